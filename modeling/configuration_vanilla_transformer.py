@@ -1,0 +1,1 @@
+from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig  # noqa: F401
