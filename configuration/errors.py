@@ -13,10 +13,6 @@ class UsageError(UserError):
     exit_code = 2
 
 
-class ConfigError(UsageError, ValueError):
-    """Model settings that contradict each other or the paper's definitions; every problem is in the message."""
-
-
 class CorpusError(UserError):
     """Data that cannot be used; the message names the file and the line."""
 
