@@ -1,28 +1,30 @@
 """Corpus BLEU, chrF and TER that anyone can repeat: every figure carries the signature of how it was made."""
 
 import hashlib
-import json
 import logging
 import os
 import platform
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.training.durable import write_json, write_text
 from vanilla_transformer.training.languages import east_asian_language, moses_language, scoring_tokenizer
 
 logger = logging.getLogger(__name__)
 
+# The names a recipe may ask for; chrf is chrF2, chrf++ adds word bigrams.
 METRICS = ("bleu", "chrf", "chrf++", "ter")
+_LOWERCASE_TOKENIZED = "bleu_lowercase_tokenized"
 _INSTALL = {
     "ja-mecab": "install the extra: pip install 'vanilla-transformer[ja]'",
     "ko-mecab": "install the extra: pip install 'vanilla-transformer[ko]'",
@@ -45,75 +47,107 @@ def corpus_scores(
     (Chinese zh, Japanese ja-mecab, Korean ko-mecab, otherwise 13a) unless `tokenize` names one; TER cuts Chinese and
     Japanese into characters, as its signature says. `metrics` may name bleu, chrf (chrF2), chrf++ and ter.
     `lowercase_tokenized` adds `bleu_lowercase_tokenized`, the figure of Moses' multi-bleu.perl on lower-cased,
-    normalised and tokenised text, which papers on Multi30k report; it reads about 1 above the others' scale.
+    normalised and tokenised text, which papers on Multi30k report.
 
     Raises UserError where the counts do not match, UsageError for a name that does not exist.
     """
     streams = reference_streams(hypotheses, references)
-    if unknown := [name for name in metrics if name not in METRICS]:
-        raise UsageError(f"Unknown metric {', '.join(unknown)}; choose from {', '.join(METRICS)}.")
     if target_lang is None and tokenize is None and _is_east_asian(streams[0]):
         logger.warning(
             "No target language was given and the references look Chinese, Japanese or Korean: BLEU with the tokenizer "
             "13a is meaningless there. Give the language, for example target_lang='zh'."
         )
-    asian = east_asian_language(target_lang) in ("zh", "ja")
     scores: dict[str, dict[str, Any]] = {}
-    for name in metrics:
-        if name == "bleu":
-            scores[name] = _bleu(_bleu_metric(tokenize or scoring_tokenizer(target_lang)), hypotheses, streams)
+    for name, metric in _scorers(target_lang, metrics, lowercase_tokenized, tokenize).items():
+        if name == _LOWERCASE_TOKENIZED:
+            lang = moses_language(str(target_lang))
+            moses_streams = [moses_lowercase_tokenized(stream, lang) for stream in streams]
+            result = metric.corpus_score(moses_lowercase_tokenized(hypotheses, lang), moses_streams)
+            prepared = f"|pre:moses-lc-norm-tok-{lang}|sacremoses:{version('sacremoses')}"
         else:
-            metric = (
-                TER(normalized=asian, asian_support=asian)
-                if name == "ter"
-                else CHRF(word_order=2 if name == "chrf++" else 0)
-            )
-            scores[name] = {
-                "score": metric.corpus_score(list(hypotheses), streams).score,
-                "signature": metric.get_signature().format(),
-            }
-    if lowercase_tokenized:
-        scores["bleu_lowercase_tokenized"] = _lowercase_tokenized_bleu(hypotheses, streams, target_lang)
+            result = metric.corpus_score(list(hypotheses), streams)
+            prepared = ""
+        # Signatures know the number of references, so they exist only after scoring.
+        scores[name] = {"score": result.score, "signature": metric.get_signature().format() + prepared}
+        if isinstance(metric, BLEU):
+            fields = ("precisions", "bp", "sys_len", "ref_len", "counts", "totals")
+            scores[name] |= {field: getattr(result, field) for field in fields}
     return scores
 
 
+def _scorers(
+    target_lang: str | None, metrics: Sequence[str], lowercase_tokenized: bool, tokenize: str | None
+) -> dict[str, Metric]:
+    """sacrebleu's scorers by name; everything that can be wrong with the request is raised here, before any work."""
+    east_asian = east_asian_language(target_lang)
+    characters = east_asian in ("zh", "ja")
+    scorers: dict[str, Metric] = {}
+    for name in metrics:
+        if name == "bleu":
+            scorers[name] = _bleu_scorer(tokenize or scoring_tokenizer(target_lang))
+        elif name == "ter":
+            scorers[name] = TER(normalized=characters, asian_support=characters)
+        elif name in METRICS:
+            scorers[name] = CHRF(word_order=2 if name == "chrf++" else 0)
+        else:
+            raise UsageError(f"Unknown metric {name}; choose from {', '.join(METRICS)}.")
+    if lowercase_tokenized:
+        if target_lang is None or east_asian:
+            raise UsageError(
+                "The lower-cased tokenised BLEU needs a target language that Moses can tokenise; got "
+                f"{target_lang}. Give the language or turn lowercase_tokenized off."
+            )
+        # multi-bleu.perl: whitespace tokens, no smoothing, the closest reference length. The text will be lower-cased
+        # already, so lowercase=True changes nothing but makes the signature say so.
+        scorers[_LOWERCASE_TOKENIZED] = BLEU(tokenize="none", smooth_method="none", lowercase=True, force=True)
+    return scorers
+
+
+def _bleu_scorer(tokenize: str) -> BLEU:
+    if tokenize not in BLEU.TOKENIZERS:
+        raise UsageError(f"Unknown BLEU tokenizer {tokenize}; choose from {', '.join(BLEU.TOKENIZERS)}.")
+    try:
+        # force only silences sacrebleu's warning about lines that look tokenised, where the caller said they are
+        return BLEU(tokenize=tokenize, force=tokenize == "none")
+    except (RuntimeError, ImportError, OSError) as error:
+        remedy = _INSTALL.get(tokenize, "it may need a download or a package")
+        reason = " ".join(str(error).split())
+        raise UserError(f"The BLEU tokenizer {tokenize} cannot be used here; {remedy}. ({reason})") from error
+
+
 def reference_streams(
-    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
+    lines: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]], what: str = "hypotheses"
 ) -> list[list[str]]:
-    """The references as streams, each with one line for each hypothesis; UserError names the counts that do not fit.
+    """The references as streams with one reference for each of `lines`; UserError names the counts that do not fit.
 
     sacrebleu itself takes a transposed list (one list a sentence) without a word and gives a wrong score.
     """
-    count = len(hypotheses)
-    if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in hypotheses):
-        raise UserError("Hypotheses must be a list of strings, one a sentence.")
+    count = len(lines)
+    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+        raise UserError(f"The {what} must be a list of strings, one a sentence.")
     if not count:
-        raise UserError("There are no hypotheses to score.")
+        raise UserError(f"There are no {what}, so there is nothing to score.")
     if isinstance(references, str) or not references:
-        raise UserError("References must be a list of strings, or a list of reference streams; got none.")
-    if all(isinstance(line, str) for line in references):
-        streams = [[str(line) for line in references]]
-    elif any(isinstance(stream, str) for stream in references):
-        raise UserError("References mix strings and lists; give a list of strings or a list of reference streams.")
+        raise UserError("The references must be a list of strings or a list of reference streams, and not empty.")
+    if any(isinstance(part, str) for part in references):
+        streams = [list(references)]
     else:
         streams = [list(stream) for stream in references]
-    lengths = [len(stream) for stream in streams]
-    if len(streams) == count != lengths[0] and len(set(lengths)) == 1:
-        raise UserError(
-            f"{count} hypotheses but {count} lists of {lengths[0]} references: this is transposed. Give {lengths[0]} "
-            f"reference streams of {count} lines each, for example [list(stream) for stream in zip(*references)]."
-        )
-    if any(length != count for length in lengths):
-        counts = ", ".join(str(length) for length in lengths[:8]) + (", ..." if len(lengths) > 8 else "")
-        raise UserError(
-            f"{count} hypotheses but {counts} references: each of the {len(streams)} reference streams needs "
-            f"exactly one line for each hypothesis, in the same order."
-            if len(streams) > 1
-            else f"{count} hypotheses but {counts} references: both need the same number of lines in the same order."
-        )
     if not all(isinstance(line, str) for stream in streams for line in stream):
-        raise UserError("References must be strings; one of them is not (a missing translation?).")
-    return streams
+        raise UserError("A reference is not a string; give a list of strings or a list of streams of strings.")
+    lengths = [len(stream) for stream in streams]
+    if set(lengths) == {count}:
+        return streams
+    if len(streams) == count and len(set(lengths)) == 1:
+        raise UserError(
+            f"The references are {count} lists of {lengths[0]} for {count} {what}, which is transposed: give "
+            f"{lengths[0]} streams of {count} lines, as [list(stream) for stream in zip(*references)] makes them."
+        )
+    counts = ", ".join(str(length) for length in lengths[:8]) + (", ..." if len(lengths) > 8 else "")
+    of_streams = f" in {len(streams)} streams" if len(streams) > 1 else ""
+    raise UserError(
+        f"{count} {what} but {counts} references{of_streams}: line i answers line i, so the numbers must be equal."
+    )
 
 
 def moses_lowercase_tokenized(lines: Sequence[str], lang: str) -> list[str]:
@@ -129,53 +163,10 @@ def moses_lowercase_tokenized(lines: Sequence[str], lang: str) -> list[str]:
     return [tokenizer.tokenize(normalizer.normalize(line.lower() + "\n"), return_str=True) for line in lines]
 
 
-def _lowercase_tokenized_bleu(
-    hypotheses: Sequence[str], streams: list[list[str]], target_lang: str | None
-) -> dict[str, Any]:
-    if target_lang is None or east_asian_language(target_lang):
-        raise UsageError(
-            f"The lower-cased tokenised BLEU needs a target language that Moses can tokenise; got {target_lang}. "
-            "Turn lowercase_tokenized off or give the language."
-        )
-    lang = moses_language(target_lang)
-    # multi-bleu.perl: whitespace tokens, no smoothing, the closest reference length. The text is lower-cased already,
-    # so lowercase=True changes nothing but makes the signature say so.
-    metric = BLEU(tokenize="none", smooth_method="none", lowercase=True, force=True)
-    scores = _bleu(
-        metric,
-        moses_lowercase_tokenized(hypotheses, lang),
-        [moses_lowercase_tokenized(stream, lang) for stream in streams],
-    )
-    scores["signature"] += f"|pre:moses-lc-norm-tok-{lang}|sacremoses:{version('sacremoses')}"
-    return scores
-
-
-def _bleu_metric(tokenize: str) -> BLEU:
-    if tokenize not in BLEU.TOKENIZERS:
-        raise UsageError(f"Unknown BLEU tokenizer {tokenize}; choose from {', '.join(BLEU.TOKENIZERS)}.")
-    try:
-        # force only silences sacrebleu's warning about lines that look tokenised where the caller asked for that
-        return BLEU(tokenize=tokenize, force=tokenize == "none")
-    except (RuntimeError, ImportError, OSError) as error:
-        remedy = _INSTALL.get(tokenize, "it may need a download or a package")
-        raise UserError(f"The BLEU tokenizer {tokenize} cannot be used here; {remedy}. ({_one_line(error)})") from error
-
-
-def _bleu(metric: BLEU, hypotheses: Sequence[str], streams: list[list[str]]) -> dict[str, Any]:
-    result = metric.corpus_score(list(hypotheses), streams)
-    signature = metric.get_signature().format()
-    fields = ("score", "precisions", "bp", "sys_len", "ref_len", "counts", "totals")
-    return {"signature": signature} | {field: getattr(result, field) for field in fields}
-
-
 def _is_east_asian(lines: Sequence[str]) -> bool:
     """Whether most lines with any letter hold Chinese, Japanese or Korean characters; the first 100 lines decide."""
     worded = [line for line in lines[:100] if any(character.isalpha() for character in line)]
     return sum(bool(_EAST_ASIAN_TEXT.search(line)) for line in worded) * 2 > len(worded)
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
 
 
 def evaluate_hypotheses(
@@ -189,10 +180,10 @@ def evaluate_hypotheses(
     tokenize: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Scores with all that is needed to trust them: counts, SHA-256 of each text, versions, and `details` of the caller.
+    """Scores with what is needed to trust them: counts, SHA-256 of each text, versions, and the caller's `details`.
 
-    With `output_dir`, writes NAME.hypotheses.txt (exactly N lines, UTF-8) and NAME.json, each under a temporary name
-    first. A line break inside a hypothesis becomes a space, so that line i of the file answers line i of the
+    With `output_dir`, writes NAME.hypotheses.txt (exactly N lines, UTF-8) and NAME.json, each whole or
+    not at all. A line break inside a hypothesis becomes a space, so that line i of the file answers line i of the
     references; the hashes are those of `sha256sum` on such files, with a newline after every line.
     """
     lines = [single_line(hypothesis) for hypothesis in hypotheses]
@@ -212,8 +203,8 @@ def evaluate_hypotheses(
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         # the scores last: where they exist, their hypotheses do
-        _write_whole(folder / f"{name}.hypotheses.txt", _text(lines))
-        _write_whole(folder / f"{name}.json", json.dumps(result, ensure_ascii=False, indent=2) + "\n")
+        write_text(folder / f"{name}.hypotheses.txt", _text(lines))
+        write_json(folder / f"{name}.json", result)
     return result
 
 
@@ -244,12 +235,11 @@ def evaluate_model(
     from vanilla_transformer.training.translation import decoding_settings, load_model, translate_sharded
 
     sources = list(sources)
-    # before minutes of decoding, not after; each source line stands for its future hypothesis
-    streams = reference_streams(sources, references)
+    # What can be wrong with the request is found before minutes of decoding, not after.
+    streams = reference_streams(sources, references, what="source lines")
     model, tokenizer = load_model(model_path, device=device, precision=precision)
     target_lang = target_lang or getattr(model.config, "target_lang", None)
-    if "bleu" in metrics:
-        _bleu_metric(tokenize or scoring_tokenizer(target_lang))
+    _scorers(target_lang, metrics, lowercase_tokenized, tokenize)
     start = time.perf_counter()
     hypotheses = translate_sharded(model, tokenizer, sources, on_progress=on_progress, **decoding)
     seconds = time.perf_counter() - start
@@ -287,21 +277,3 @@ def _sha256(lines: Sequence[str]) -> str:
 def _versions() -> dict[str, str]:
     names = ("vanilla-transformer", "sacrebleu", "sacremoses", "transformers", "tokenizers", "torch")
     return {name: version(name) for name in names} | {"python": platform.python_version()}
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is either absent or complete, also after a crash: temporary name, fsync, rename."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes the file private; results are for others to read, as the umask allows
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -1,0 +1,344 @@
+"""Translate sentences, and score given translations, in padded batches; results never depend on the batching."""
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.training.evaluation import single_line
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_model(
+    model_path: str | os.PathLike[str], device: str | None = None, precision: str = "float32"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A saved or Hub model in evaluation mode and its tokenizer.
+
+    `device` defaults to this process's accelerator where there is one, else the CPU. Raises UserError where the folder
+    cannot be read, UsageError for an unknown precision.
+    """
+    from accelerate import PartialState
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    if precision not in PRECISIONS:
+        raise UsageError(f"Unknown precision {precision}; choose from {', '.join(PRECISIONS)}.")
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(model_path, dtype=PRECISIONS[precision])
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot load a translation model from {model_path}: {error}") from error
+    return model.to(device or PartialState().device).eval(), tokenizer
+
+
+def decoding_settings(
+    model: PreTrainedModel,
+    num_beams: int | None = None,
+    length_penalty: float | None = None,
+    max_new_tokens_over_input: int | None = None,
+    batch_tokens: int = 4096,
+) -> dict[str, Any]:
+    """The settings that `translate` uses, for the results file: those given, else the model's saved ones."""
+    if num_beams is not None and num_beams < 1:
+        raise UsageError(f"num_beams = {num_beams}: at least 1 beam is needed.")
+    if batch_tokens < 1:
+        raise UsageError(f"batch_tokens = {batch_tokens}: at least 1 token is needed.")
+    saved = model.generation_config
+    given = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "max_new_tokens_over_input": max_new_tokens_over_input,
+    }
+    used = {name: getattr(saved, name, None) if value is None else value for name, value in given.items()}
+    return {
+        "num_beams": used["num_beams"] or 1,
+        "length_penalty": 1.0 if used["length_penalty"] is None else used["length_penalty"],
+        "max_new_tokens_over_input": used["max_new_tokens_over_input"],
+        "length_penalty_type": getattr(saved, "length_penalty_type", None),
+        "batch_tokens": batch_tokens,
+    }
+
+
+def translate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    *,
+    prefix: str | Sequence[str] = "",
+    on_progress: Callable[[int], object] | None = None,
+    **decoding: Any,
+) -> list[str]:
+    """One line for each sentence, in order; an empty or blank sentence gives an empty line.
+
+    `decoding` holds num_beams, length_penalty, max_new_tokens_over_input (a cap for each sentence) and batch_tokens
+    (source tokens of a batch with its padding); what is left out is as saved with the model. `prefix` is the text that
+    translations must begin with, one for all or one for each. `on_progress` gets the number of sentences each batch
+    finished. Line breaks in a translation become spaces. The model's training mode is as before afterwards.
+    """
+    translations = _decode(model, tokenizer, sentences, 1, prefix, on_progress, decoding, scored=False)
+    return [candidates[0][0] for candidates in translations]
+
+
+def translate_nbest(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    n: int,
+    *,
+    prefix: str | Sequence[str] = "",
+    on_progress: Callable[[int], object] | None = None,
+    **decoding: Any,
+) -> list[list[tuple[str, float]]]:
+    """For each sentence its `n` best translations with their scores, best first; a blank sentence has [("", 0.0)].
+
+    A score is what the beam search ranked by: log P(translation | source) over the tokens after the prefix, divided by
+    the length penalty, ((5 + length) / 6) ** alpha for GNMT. With num_beams=1 and n=1, of the greedy translation.
+    """
+    return _decode(model, tokenizer, sentences, n, prefix, on_progress, decoding, scored=True)
+
+
+def translate_stream(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Iterable[str],
+    *,
+    chunk_lines: int = 1024,
+    **options: Any,
+) -> Iterator[str]:
+    """Translations of lines as they come, in order; `options` as for `translate`.
+
+    Reads `chunk_lines` lines, sorts them into batches and yields their translations before it reads on, so memory stays
+    bounded; 1 answers each line at once.
+    """
+    lines = iter(lines)
+    while chunk := list(islice(lines, chunk_lines)):
+        yield from translate(model, tokenizer, chunk, **options)
+
+
+def translate_sharded(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], **options: Any
+) -> list[str]:
+    """`translate` with the sentences divided over Accelerate's processes; each of them returns all lines in order.
+
+    Every process must call it with the same sentences. Process r translates sentences[r::processes]. An error in one
+    process is raised in all, none waits for ever. The model is the unwrapped one, whole on each process.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state = PartialState()
+    if state.num_processes == 1:
+        return translate(model, tokenizer, sentences, **options)
+    failure: Exception | None = None
+    share: list[str] = []
+    try:
+        share = translate(model, tokenizer, sentences[state.process_index :: state.num_processes], **options)
+    except Exception as error:  # whatever it is, the other processes wait for this one
+        failure = error
+    shares = gather_object([(state.process_index, share, repr(failure) if failure else None)])
+    if failure:
+        raise failure
+    if failed := [f"process {rank}: {error}" for rank, _, error in shares if error]:
+        raise UserError("Translating failed in another process.\n" + "\n".join(failed))
+    translations = [""] * len(sentences)
+    for rank, share, _ in shares:
+        translations[rank :: state.num_processes] = share
+    return translations
+
+
+def score_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    per_token: bool = False,
+    batch_tokens: int = 4096,
+) -> list[float]:
+    """log P(target | source), natural, `</s>` included, of each pair; per_token divides by the number of target tokens.
+
+    `batch_tokens` bounds a batch's padded tokens on the longer side.
+    """
+    if len(sources) != len(targets):
+        raise UserError(f"{len(sources)} sources but {len(targets)} targets: both need the same number of lines.")
+    source_ids = _token_ids(tokenizer, text=list(sources))
+    target_ids = _token_ids(tokenizer, text_target=list(targets))
+    longer = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
+    config = _generation_config(model, decoding_settings(model, batch_tokens=batch_tokens), n=1)
+    scores = [0.0] * len(sources)
+    with _evaluating(model):
+        for batch in _batches(longer, [0] * len(longer), batch_tokens):
+            inputs = _padded(model, config, [source_ids[i] for i in batch])
+            rows = [target_ids[i] for i in batch]
+            for i, log_probabilities in zip(batch, _log_probabilities(model, inputs, rows, config), strict=True):
+                scores[i] = log_probabilities.sum().item() / (len(log_probabilities) if per_token else 1)
+    return scores
+
+
+def _decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    n: int,
+    prefix: str | Sequence[str],
+    on_progress: Callable[[int], object] | None,
+    decoding: dict[str, Any],
+    scored: bool,
+) -> list[list[tuple[str, float]]]:
+    settings = decoding_settings(model, **decoding)
+    if not 1 <= n <= settings["num_beams"]:
+        raise UsageError(f"{n} translations of each sentence need n from 1 to num_beams = {settings['num_beams']}.")
+    prefixes = [prefix] * len(sentences) if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != len(sentences):
+        raise UsageError(f"{len(prefixes)} prefixes for {len(sentences)} sentences; give one for all or one for each.")
+
+    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sentences]
+    worded = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    if on_progress and len(worded) < len(sentences):
+        on_progress(len(sentences) - len(worded))
+    source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
+    prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
+    config = _generation_config(model, settings, n)
+    # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
+    batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
+    with _evaluating(model):
+        for batch in batches:
+            inputs = _padded(model, config, [source_ids[i] for i in batch])
+            start = [[config.decoder_start_token_id, *prefix_ids[i]] for i in batch]
+            start_ids = torch.tensor(start, device=model.device)
+            sequences = model.generate(**inputs, decoder_input_ids=start_ids, generation_config=config)
+            texts = tokenizer.batch_decode(
+                sequences[:, 1:], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            scores = [0.0] * len(texts)
+            if scored:
+                scores = _search_scores(model, inputs, sequences, len(start[0]) - 1, config, settings)
+            for row, i in enumerate(batch):
+                candidates = range(row * n, row * n + n)
+                results[worded[i]] = [(single_line(texts[c]), scores[c]) for c in candidates]
+            if on_progress:
+                on_progress(len(batch))
+    return results
+
+
+def _generation_config(model: PreTrainedModel, settings: dict[str, Any], n: int) -> GenerationConfig:
+    """The model's own generation config with these settings; a copy keeps the names that transformers does not know."""
+    config = copy.deepcopy(model.generation_config)
+    for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
+        if settings[name] is not None:
+            setattr(config, name, settings[name])
+    config.num_return_sequences = n
+    config.do_sample = False
+    if config.num_beams == 1:
+        # transformers warns about beam settings that greedy decoding does not use
+        config.early_stopping, config.length_penalty = False, 1.0
+    for name in ("decoder_start_token_id", "pad_token_id", "eos_token_id"):
+        if getattr(config, name) is None:
+            setattr(config, name, getattr(model.config, name))
+    return config
+
+
+def _search_scores(
+    model: PreTrainedModel,
+    inputs: dict[str, torch.Tensor],
+    sequences: torch.Tensor,
+    prefix_length: int,
+    config: GenerationConfig,
+    settings: dict[str, Any],
+) -> list[float]:
+    """What the search ranked `sequences` (B * n, 1 + prefix + T) by, from one more forward pass over them.
+
+    generate's own `sequences_scores` exist only when it keeps the scores of the whole vocabulary at every step,
+    gigabytes for a batch of real size, and never for greedy decoding.
+    """
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    rows = []
+    for tokens in sequences[:, 1:].tolist():
+        # A sentence that the cap ended has no </s>, and then nothing but padding follows it.
+        length = next((i + 1 for i in range(prefix_length, len(tokens)) if tokens[i] in ends), len(tokens))
+        while length > prefix_length and tokens[length - 1] == config.pad_token_id:
+            length -= 1
+        rows.append(tokens[:length])
+    inputs = {name: tensor.repeat_interleave(config.num_return_sequences, 0) for name, tensor in inputs.items()}
+    rows_at_once = max(1, settings["batch_tokens"] // max(sequences.shape[1], inputs["input_ids"].shape[1]))
+    scores = []
+    for first in range(0, len(rows), rows_at_once):
+        part = slice(first, first + rows_at_once)
+        part_inputs = {name: tensor[part] for name, tensor in inputs.items()}
+        for log_probabilities in _log_probabilities(model, part_inputs, rows[part], config):
+            generated = log_probabilities[prefix_length:]
+            scores.append(generated.sum().item() / _length_penalty(len(generated), settings))
+    return scores
+
+
+def _length_penalty(length: int, settings: dict[str, Any]) -> float:
+    if settings["length_penalty_type"] == "gnmt":
+        return ((5 + length) / 6) ** settings["length_penalty"]  # Wu et al. 2016, equation 14
+    return length ** settings["length_penalty"]
+
+
+def _log_probabilities(
+    model: PreTrainedModel, inputs: dict[str, torch.Tensor], rows: list[list[int]], config: GenerationConfig
+) -> list[torch.Tensor]:
+    """log P of each token of each row given the source and the row's tokens before it: one float32 vector a row."""
+    started = [[config.decoder_start_token_id, *row[:-1]] for row in rows]
+    decoder = _padded(model, config, started)
+    labels = _padded(model, config, rows)["input_ids"]
+    # No decoder mask: padding comes last, where a causal decoder does not look, and its columns are not read below.
+    logits = model(**inputs, decoder_input_ids=decoder["input_ids"]).logits
+    log_probabilities = -F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none")
+    table = log_probabilities.view(labels.shape).cpu()
+    return [table[i, : len(row)] for i, row in enumerate(rows)]
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, **texts: Any) -> list[list[int]]:
+    if not (texts.get("text") or texts.get("text_target")):
+        return []
+    return tokenizer(**texts, padding=False, truncation=False, return_attention_mask=False)["input_ids"]
+
+
+def _padded(model: PreTrainedModel, config: GenerationConfig, rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Token ids (B, L) padded on the right and their mask, on the model's device."""
+    longest = max(len(row) for row in rows)
+    ids = [row + [config.pad_token_id] * (longest - len(row)) for row in rows]
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+    return {
+        "input_ids": torch.tensor(ids, device=model.device),
+        "attention_mask": torch.tensor(mask, device=model.device),
+    }
+
+
+def _batches(lengths: Sequence[int], groups: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Indices in batches of at most `batch_tokens` padded tokens and of one group; a longer sentence stands alone.
+
+    Longest first, so that a batch too large for the memory fails at once and the progress bar speeds up.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (groups[i], -lengths[i])):
+        if batches:
+            first = batches[-1][0]
+            if groups[first] == groups[i] and (len(batches[-1]) + 1) * lengths[first] <= batch_tokens:
+                batches[-1].append(i)
+                continue
+        batches.append([i])
+    return batches
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode without gradients; every module gets its own training flag back, frozen ones too."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
