@@ -1,0 +1,298 @@
+"""From a recipe file and overrides to dataclasses, with every problem reported at once."""
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from vanilla_transformer.configuration.errors import problems_error
+from vanilla_transformer.training.recipe_sections import (
+    DataConfig,
+    DecodingConfig,
+    EvaluationConfig,
+    ModelConfig,
+    Recipe,
+    TokenizerConfig,
+    TrackingConfig,
+    TrainingConfig,
+)
+from vanilla_transformer.training.recipe_yaml import read_mapping, read_value, write_mapping
+
+__all__ = [
+    "DataConfig",
+    "DecodingConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "Recipe",
+    "TokenizerConfig",
+    "TrackingConfig",
+    "TrainingConfig",
+    "load_recipe",
+    "recipe_from_mapping",
+    "to_yaml",
+]
+
+SECTIONS: dict[str, type] = get_type_hints(Recipe)
+# Fields of the model's config that a run decides, not a recipe, and where they come from.
+DECIDED_ELSEWHERE = {
+    "vocab_size": "set tokenizer.vocab_size",
+    "source_lang": "set data.source_lang",
+    "target_lang": "set data.target_lang",
+    "is_encoder_decoder": "it is always true",
+    **dict.fromkeys(
+        ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"), "the tokenizer decides it"
+    ),
+}
+# Generated or fetched by name; a folder of that name is written ./reverse.
+NAMED_CORPORA = ("reverse", "home-assistant")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a YAML file, changed by overrides such as "training.seed=3".
+
+    Relative paths in it are looked up in the working directory, then in the recipe's own folder; the result holds
+    absolute ones.
+
+    Raises UsageError with every problem of the file and the overrides, each naming key, value and remedy.
+    """
+    path = Path(path)
+    return recipe_from_mapping(read_mapping(path), overrides, folder=path.parent, name=path.name)
+
+
+def recipe_from_mapping(
+    mapping: dict[Any, Any], overrides: Sequence[str] = (), folder: str | Path = ".", name: str = "given"
+) -> Recipe:
+    """The recipe in a mapping of sections, as `load_recipe` makes it from the one in a file in `folder`."""
+    problems: list[str] = []
+    values = _checked_sections(mapping, problems)
+    _apply_overrides(values, overrides, problems)
+    sections: dict[str, Any] = {}
+    for section, kind in SECTIONS.items():
+        missing = [
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.default is field.default_factory is dataclasses.MISSING and field.name not in values[section]
+        ]
+        # A key whose value was refused has its line already.
+        refused = {problem.split(" = ")[0].removesuffix(":") for problem in problems}
+        problems += [f"{section}.{key}: missing" for key in missing if f"{section}.{key}" not in refused]
+        if missing:
+            continue
+        if section == "model":
+            sections[section] = ModelConfig(values[section].pop("preset", ModelConfig.preset), values[section])
+        else:
+            sections[section] = kind(**values[section])
+            problems += [f"{section}.{problem}" for problem in sections[section].problems()]
+    if "data" in sections:
+        sections["data"] = _with_found_corpus(sections["data"], Path(folder), problems)
+    sections["tokenizer"] = _with_found_tokenizer(sections["tokenizer"], Path(folder), problems)
+    problems += _model_problems(sections["model"], sections["tokenizer"].vocab_size)
+    problems += _problems_between(sections["training"], sections["evaluation"])
+    if problems:
+        raise problems_error(f"recipe {name}", problems)
+    return Recipe(**sections)
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The whole recipe with every default written out; loading it gives an equal recipe."""
+    mapping = dataclasses.asdict(recipe)
+    mapping["model"] |= mapping["model"].pop("fields")
+    return write_mapping(mapping)
+
+
+def _keys(section: str) -> dict[str, Any]:
+    """The section's keys with their annotations; a model field's value is checked by the config itself (Any)."""
+    if section != "model":
+        return get_type_hints(SECTIONS[section])
+    from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
+
+    fields = VanillaTransformerConfig.__annotations__
+    hidden = {"model_type", "keys_to_ignore_at_inference", "attribute_map", *DECIDED_ELSEWHERE}
+    return {"preset": str | None, **{name: Any for name in fields if name not in hidden}}
+
+
+def _checked_sections(mapping: dict[Any, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The known keys of every section with values of the right type; everything else is a problem."""
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for section, content in mapping.items():
+        if section not in SECTIONS:
+            problems.append(f"{section}: unknown section{_hint(section, SECTIONS, sorted(SECTIONS))}")
+        elif content is not None and not isinstance(content, dict):
+            problems.append(f"{section} = {_show(content)}: must map keys to values")
+        else:
+            for key, value in (content or {}).items():
+                _set(values, section, str(key), [value], problems)
+    return values
+
+
+def _apply_overrides(values: dict[str, dict[str, Any]], overrides: Sequence[str], problems: list[str]) -> None:
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and key):
+            problems.append(f"{override}: must be section.key=value, for example training.seed=3")
+        elif section not in SECTIONS:
+            problems.append(f"{name}: unknown section{_hint(section, SECTIONS, sorted(SECTIONS))}")
+        else:
+            value = read_value(text)
+            # A key that is text takes what was typed: data.revision=2024 needs no quotes.
+            _set(values, section, key, [value] if value is None else [value, text], problems)
+
+
+def _set(values: dict[str, dict[str, Any]], section: str, key: str, candidates: list[Any], problems: list[str]) -> None:
+    """Set a key to the first candidate that has its type."""
+    keys = _keys(section)
+    if key not in keys:
+        problems.append(_unknown_key(section, key, candidates[0]))
+        return
+    for candidate in candidates:
+        fitting = list(_fitting(candidate, keys[key]))
+        if fitting:
+            values[section][key] = fitting[0]
+            return
+    problems.append(f"{section}.{key} = {_show(candidates[0])}: must be {_describe(keys[key])}")
+
+
+def _unknown_key(section: str, key: str, value: Any) -> str:
+    line = f"{section}.{key} = {_show(value)}: "
+    if section == "model" and key in DECIDED_ELSEWHERE:
+        return f"{line}not a recipe's choice; {DECIDED_ELSEWHERE[key]}"
+    same_key = [f"{other}.{key}" for other in SECTIONS if other != section and key in _keys(other)]
+    if section == "model":
+        from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
+
+        same_key += [f"model.{VanillaTransformerConfig.attribute_map.get(key)}"]  # a Hugging Face name
+    if same_key and not same_key[0].endswith(".None"):
+        return f"{line}unknown key; did you mean {same_key[0]}?"
+    near = _hint(key, _keys(section), sorted(_keys(section)), prefix=f"{section}.")
+    return f"{line}unknown key{near}"
+
+
+def _hint(wrong: Any, names: Any, all_names: list[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(str(wrong), list(names), n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else f"; choose from {', '.join(all_names)}"
+
+
+def _fitting(value: Any, kind: Any) -> Iterator[Any]:
+    """The value as `kind`, or nothing: a bool is no number, a whole number is a float too, "1e-3" is one."""
+    origin = get_origin(kind)
+    if kind is Any:
+        yield value
+    elif origin in (Union, types.UnionType):
+        for member in get_args(kind):
+            yield from _fitting(value, member)
+    elif origin is Literal:
+        if isinstance(value, str) and value in get_args(kind):
+            yield value
+    elif origin is list:
+        if isinstance(value, list):
+            items = [item for entry in value for item in _fitting(entry, get_args(kind)[0])]
+            if len(items) == len(value):
+                yield items
+    elif kind is type(None):
+        if value is None:
+            yield value
+    elif kind is float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            return
+        if math.isfinite(number):
+            yield number
+    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        yield value
+
+
+def _describe(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(map(_describe, get_args(kind)))
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    if get_origin(kind) is list:
+        return f"a list of {'texts' if get_args(kind)[0] is str else _describe(get_args(kind)[0])}"
+    return names[kind]
+
+
+def _show(value: Any) -> str:
+    """A value as a recipe writes it."""
+    if isinstance(value, str):
+        return value
+    return {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+
+
+def _with_found_corpus(data: DataConfig, folder: Path, problems: list[str]) -> DataConfig:
+    """The config with an absolute path where the corpus is local; names what is missing."""
+    if data.corpus in NAMED_CORPORA:
+        return data
+    found = _find(data.corpus, folder)
+    if found is None:
+        near = difflib.get_close_matches(data.corpus, NAMED_CORPORA, n=1, cutoff=0.75)
+        if near:
+            problems.append(f"data.corpus = {data.corpus}: unknown; did you mean {near[0]}?")
+        elif not HUB_ID.fullmatch(data.corpus):
+            problems.append(f"data.corpus = {data.corpus}: no such file or folder ({_places(data.corpus, folder)})")
+        return data
+    if found.is_dir():
+        for split in ("train", "dev", "test"):
+            patterns = getattr(data, split) or []
+            for pattern in [patterns] if isinstance(patterns, str) else patterns:
+                problems += _pattern_problems(found, split, pattern, (data.source_lang, data.target_lang))
+    return dataclasses.replace(data, corpus=str(found))
+
+
+def _pattern_problems(folder: Path, split: str, pattern: str, langs: tuple[str, str]) -> list[str]:
+    names = dict.fromkeys(pattern.replace("{lang}", lang) for lang in langs)
+    missing = [name for name in names if not (folder / name).is_file() and not any(folder.glob(name.lstrip("/")))]
+    return [f"data.{split} = {name}: no such file (looked in {folder})" for name in missing]
+
+
+def _with_found_tokenizer(tokenizer: TokenizerConfig, folder: Path, problems: list[str]) -> TokenizerConfig:
+    if tokenizer.path is None:
+        return tokenizer
+    found = _find(tokenizer.path, folder)
+    if found is None:
+        problems.append(f"tokenizer.path = {tokenizer.path}: no such folder ({_places(tokenizer.path, folder)})")
+        return tokenizer
+    return dataclasses.replace(tokenizer, path=str(found))
+
+
+def _find(name: str, folder: Path) -> Path | None:
+    """The absolute path of a file or folder, in the working directory or else in `folder`."""
+    for place in (Path.cwd(), folder):
+        path = Path(os.path.abspath(place / Path(name).expanduser()))
+        if name.strip() and path.exists():
+            return path
+    return None
+
+
+def _places(name: str, folder: Path) -> str:
+    if Path(name).expanduser().is_absolute():
+        return "looked there only"
+    return "looked in " + " and ".join(dict.fromkeys([str(Path.cwd()), os.path.abspath(folder)]))
+
+
+def _model_problems(model: ModelConfig, vocab_size: int) -> list[str]:
+    from vanilla_transformer.configuration.configuration_vanilla_transformer import ConfigError
+
+    try:
+        model.to_config(max(vocab_size, 5))
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        return [f"model.{line.strip()}" for line in (lines[1:] or lines)]
+    return []
+
+
+def _problems_between(training: TrainingConfig, evaluation: EvaluationConfig) -> list[str]:
+    if training.patience is not None and training.early_stopping_metric == "bleu" and not evaluation.decode:
+        return [
+            "training.patience: evaluation.decode = false gives no BLEU to watch; "
+            "set training.early_stopping_metric = loss, or evaluation.decode = true"
+        ]
+    return []
