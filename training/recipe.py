@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import glob
 import math
 import os
 import re
@@ -10,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from vanilla_transformer.configuration.errors import problems_error
+from vanilla_transformer.configuration.errors import CorpusError, problems_error
+from vanilla_transformer.training.corpus_files import SPLIT_NAMES, as_list, find_files
+from vanilla_transformer.training.named_corpora import NAMES
+from vanilla_transformer.training.readers import FORMATS
 from vanilla_transformer.training.recipe_sections import (
     DataConfig,
     DecodingConfig,
@@ -48,8 +52,6 @@ DECIDED_ELSEWHERE = {
         ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"), "the tokenizer decides it"
     ),
 }
-# Generated or fetched by name; a folder of that name is written ./reverse.
-NAMED_CORPORA = ("reverse", "home-assistant")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -228,29 +230,23 @@ def _show(value: Any) -> str:
 
 
 def _with_found_corpus(data: DataConfig, folder: Path, problems: list[str]) -> DataConfig:
-    """The config with an absolute path where the corpus is local; names what is missing."""
-    if data.corpus in NAMED_CORPORA:
+    """The config with an absolute path where the corpus is local; names every file that is missing."""
+    if data.corpus in NAMES:
         return data
-    found = _find(data.corpus, folder)
+    langs = (data.source_lang, data.target_lang)
+    found = _find(data.corpus, folder, langs)
     if found is None:
-        near = difflib.get_close_matches(data.corpus, NAMED_CORPORA, n=1, cutoff=0.75)
+        near = difflib.get_close_matches(data.corpus, NAMES, n=1, cutoff=0.75)
         if near:
             problems.append(f"data.corpus = {data.corpus}: unknown; did you mean {near[0]}?")
-        elif not HUB_ID.fullmatch(data.corpus):
+        elif not HUB_ID.fullmatch(data.corpus) or data.corpus.endswith((".gz", ".txt", *FORMATS)):
             problems.append(f"data.corpus = {data.corpus}: no such file or folder ({_places(data.corpus, folder)})")
         return data
-    if found.is_dir():
-        for split in ("train", "dev", "test"):
-            patterns = getattr(data, split) or []
-            for pattern in [patterns] if isinstance(patterns, str) else patterns:
-                problems += _pattern_problems(found, split, pattern, (data.source_lang, data.target_lang))
-    return dataclasses.replace(data, corpus=str(found))
-
-
-def _pattern_problems(folder: Path, split: str, pattern: str, langs: tuple[str, str]) -> list[str]:
-    names = dict.fromkeys(pattern.replace("{lang}", lang) for lang in langs)
-    missing = [name for name in names if not (folder / name).is_file() and not any(folder.glob(name.lstrip("/")))]
-    return [f"data.{split} = {name}: no such file (looked in {folder})" for name in missing]
+    try:
+        find_files(found, {split: as_list(getattr(data, split)) for split in SPLIT_NAMES}, langs)
+    except CorpusError as error:
+        problems += _lines(error)
+    return dataclasses.replace(data, corpus=found)
 
 
 def _with_found_tokenizer(tokenizer: TokenizerConfig, folder: Path, problems: list[str]) -> TokenizerConfig:
@@ -260,14 +256,14 @@ def _with_found_tokenizer(tokenizer: TokenizerConfig, folder: Path, problems: li
     if found is None:
         problems.append(f"tokenizer.path = {tokenizer.path}: no such folder ({_places(tokenizer.path, folder)})")
         return tokenizer
-    return dataclasses.replace(tokenizer, path=str(found))
+    return dataclasses.replace(tokenizer, path=found)
 
 
-def _find(name: str, folder: Path) -> Path | None:
-    """The absolute path of a file or folder, in the working directory or else in `folder`."""
+def _find(name: str, folder: Path, langs: tuple[str, ...] = ()) -> str | None:
+    """The absolute path of a file, folder or pattern that files fit, in the working directory or else in `folder`."""
     for place in (Path.cwd(), folder):
-        path = Path(os.path.abspath(place / Path(name).expanduser()))
-        if name.strip() and path.exists():
+        path = os.path.abspath(place / Path(name).expanduser())
+        if name.strip() and (os.path.exists(path) or any(glob.glob(path.replace("{lang}", lang)) for lang in langs)):
             return path
     return None
 
@@ -278,14 +274,19 @@ def _places(name: str, folder: Path) -> str:
     return "looked in " + " and ".join(dict.fromkeys([str(Path.cwd()), os.path.abspath(folder)]))
 
 
+def _lines(error: Exception) -> list[str]:
+    """The single problems that an error made by problems_error, or the model's config, lists."""
+    first, *listed = str(error).splitlines()
+    return [line.strip() for line in listed] or [first]
+
+
 def _model_problems(model: ModelConfig, vocab_size: int) -> list[str]:
     from vanilla_transformer.configuration.configuration_vanilla_transformer import ConfigError
 
     try:
         model.to_config(max(vocab_size, 5))
     except ConfigError as error:
-        lines = str(error).splitlines()
-        return [f"model.{line.strip()}" for line in (lines[1:] or lines)]
+        return [f"model.{line}" for line in _lines(error)]
     return []
 
 

@@ -173,12 +173,14 @@ def test_the_resolved_recipe_names_every_key():
 def test_paths_are_found_in_the_working_directory_then_beside_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "recipes" / "corpus").mkdir(parents=True)
+    for corpus in ("here/corpus", "recipes/corpus"):
+        (tmp_path / corpus).mkdir(parents=True)
+        (tmp_path / corpus / "train.tsv").touch()
+    (tmp_path / "elsewhere").mkdir()
     path = write(tmp_path / "recipes", "data: {corpus: corpus, source_lang: en, target_lang: de}\n")
-    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert load_recipe(path).data.corpus == str(tmp_path / "recipes" / "corpus")
-    (tmp_path / "here" / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     recipe = load_recipe(path)
     assert recipe.data.corpus == str(tmp_path / "here" / "corpus")
     monkeypatch.chdir(tmp_path)
@@ -202,11 +204,25 @@ def test_missing_files_of_a_folder_are_all_named(tmp_path: Path):
             **{"train": "train.{lang}.gz", "dev": "dev-*.tsv", "test": ["a.tsv", "b.tsv"]},
         }
     }
-    assert problems_of(mapping) == [
-        f"data.train = train.de.gz: no such file (looked in {tmp_path})",
-        f"data.test = a.tsv: no such file (looked in {tmp_path})",
-        f"data.test = b.tsv: no such file (looked in {tmp_path})",
+    found = problems_of(mapping, "training.seed=-1")
+    assert [line.split(":")[0] for line in found] == [
+        "training.seed = -1",
+        "data.train = train.{lang}.gz",
+        "data.test = a.tsv",
+        "data.test = b.tsv",
     ]
+    assert "train.de.gz" in found[1]
+
+
+def test_a_corpus_may_be_a_file_or_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("x.en", "x.de", "y.tsv"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for corpus in ("x.{lang}", "y.tsv"):
+        mapping = {"data": {"corpus": corpus, "source_lang": "en", "target_lang": "de"}}
+        assert recipe_from_mapping(mapping).data.corpus == str(tmp_path / corpus)
+    [line] = problems_of({"data": {"corpus": "z.tsv", "source_lang": "en", "target_lang": "de"}})
+    assert line == f"data.corpus = z.tsv: no such file or folder (looked in {tmp_path})"
 
 
 @pytest.mark.parametrize(

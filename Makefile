@@ -1,0 +1,38 @@
+# Every target sets up .venv by itself. PYTHON is the interpreter that makes it: make test PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+INSTALLED_FROM := setup.cfg pyproject.toml constraints.txt
+# What `make test` passes on to pytest: make test PYTEST="-m 'not integration'"
+PYTEST ?=
+
+.PHONY: quickstart test lint type wheel
+
+test: .venv/ready-dev
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check .
+
+# mypy finds the package only where it is installed, and not through an editable install.
+type: .venv/ready-dev
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --package vanilla_transformer
+
+# setuptools copies whatever an older build left in build/ into the wheel.
+wheel: .venv/ready
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist
+
+.venv/ready: $(INSTALLED_FROM)
+	@$(PYTHON) -c 'import sys; sys.exit("make: needs Python 3.11 or newer, and $(PYTHON) is %d.%d; \
+	name another: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	touch $@
+
+.venv/ready-dev: .venv/ready
+	$(PIP) --editable .[dev]
+	touch $@
