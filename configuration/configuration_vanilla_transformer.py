@@ -120,10 +120,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
     target_lang: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        problems = self._problems()
-        if problems:
-            count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
-            raise ConfigError("\n".join([f"{type(self).__name__}: {count}", *(f"  {text}" for text in problems)]))
+        # Fields given by their Hugging Face names (hidden_size, ...) count before anything is derived from them.
+        for alias in [name for name in kwargs if name in self.attribute_map]:
+            setattr(self, alias, kwargs.pop(alias))
+        self._check()
         self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
         self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         # A folder loads anywhere by these two: they are set here, not on saving, so that a folder loaded from the Hub
@@ -147,6 +147,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         }
         # transformers asks this of every model; it follows from embedding_sharing.
         self.tie_word_embeddings = self.embedding_sharing != "none"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As transformers', which sets the fields in `kwargs` last and without a look: they are checked here."""
+        loaded = super().from_dict(config_dict, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        config._check()
+        return loaded
+
+    def _check(self) -> None:
+        problems = self._problems()
+        if problems:
+            count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
+            raise ConfigError("\n".join([f"{type(self).__name__}: {count}", *(f"  {text}" for text in problems)]))
 
     def _problems(self) -> list[str]:
         """Every setting that is out of range or contradicts another, each with value and remedy."""
@@ -183,7 +197,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"num_heads = {self.num_heads}: does not divide d_model = {self.d_model}; "
                 f"choose {', '.join(divisors[:6])} or set d_k and d_v"
             )
-        if self.positional_encoding == "sinusoidal" and _is_int(self.d_model) and self.d_model % 2:
+        if known and self.positional_encoding == "sinusoidal" and self.d_model % 2:
             problems.append(
                 f"d_model = {self.d_model}: sinusoidal positions need an even size; "
                 f"choose {self.d_model + 1} or positional_encoding = learned"
