@@ -48,13 +48,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         label_smoothing: epsilon of section 5.4, applied in training mode only.
         label_smoothing_over: "vocabulary" gives every token epsilon / V; "others" gives each wrong token
             epsilon / (V - 1), as tensor2tensor and fairseq do.
-        norm_position: "post", the paper's LayerNorm(x + Sublayer(x)); "pre", tensor2tensor's later x + Sublayer(LayerNorm(x))
-            with one more LayerNorm after each stack.
+        norm_position: "post", the paper's LayerNorm(x + Sublayer(x)); "pre", tensor2tensor's later
+            x + Sublayer(LayerNorm(x)) with one more LayerNorm after each stack.
         positional_encoding: "sinusoidal", any length; "learned" (row E of Table 3) up to max_source_positions and
             max_target_positions.
         sinusoid_layout: "interleaved", the paper's sin at even and cos at odd dimensions; "concatenated", all sines
             before all cosines with the same frequencies, as Marian has it.
-        attention_bias: biases in the four attention projections (fairseq, Marian, JoeyNMT); the paper's formulas have none.
+        attention_bias: biases in the four attention projections (fairseq, Marian, JoeyNMT); the paper has none.
         activation: "relu"; "gelu" or "swish" are Marian's and others'.
         output_bias: a bias on the logits, as Marian has it.
         embedding_sharing: "all", one matrix for source, target and softmax (section 3.4); "decoder", target and

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """A mistake of the user's or a fault of their environment; the command line prints it and exits with `exit_code`."""
+    """A mistake of the user's or a fault of their environment; the command line prints it, exits with `exit_code`."""
 
     exit_code = 1
 

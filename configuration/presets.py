@@ -3,7 +3,7 @@
 Source: Vaswani et al. 2017, Table 3 and section 5.4.
 """
 
-# d_k and d_v are d_model / num_heads, in the paper too, but for group B: they follow when a preset's size is overridden.
+# Without d_k and d_v, which are d_model / num_heads in every row but group B: they follow an overridden size.
 BASE: dict[str, int | float | str] = {
     "num_encoder_layers": 6,
     "num_decoder_layers": 6,

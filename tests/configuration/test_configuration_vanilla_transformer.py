@@ -34,7 +34,7 @@ TABLE_3 = {
 
 
 def parameters_by_hand(N, d, ff, h, d_k, d_v, vocabulary, learned_positions=0):
-    """Sizes of the paper's matrices: no attention bias, FFN with biases, LayerNorm with gain and bias, one embedding."""
+    """Sizes of the paper's matrices: no attention bias, FFN and LayerNorm with biases, one embedding."""
     attention = 2 * d * h * d_k + 2 * d * h * d_v  # W^Q, W^K; W^V, W^O
     feed_forward = (d * ff + ff) + (ff * d + d)
     norm = 2 * d
@@ -186,7 +186,12 @@ def test_hugging_face_names_read_and_write_the_papers():
     assert config.get_text_config(decoder=True).num_hidden_layers == 3
 
     by_alias = vt.VanillaTransformerConfig(
-        hidden_size=64, intermediate_size=96, num_attention_heads=4, encoder_layers=2, decoder_layers=3, hidden_act="gelu"
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=4,
+        encoder_layers=2,
+        decoder_layers=3,
+        hidden_act="gelu",
     )
     assert by_alias.to_dict() == config.to_dict()
 
