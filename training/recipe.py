@@ -38,6 +38,7 @@ __all__ = [
     "TrainingConfig",
     "load_recipe",
     "recipe_from_mapping",
+    "to_mapping",
     "to_yaml",
 ]
 
@@ -101,11 +102,16 @@ def recipe_from_mapping(
     return Recipe(**sections)
 
 
-def to_yaml(recipe: Recipe) -> str:
-    """The whole recipe with every default written out; loading it gives an equal recipe."""
+def to_mapping(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The whole recipe as sections of plain values, every default written out."""
     mapping = dataclasses.asdict(recipe)
     mapping["model"] |= mapping["model"].pop("fields")
-    return write_mapping(mapping)
+    return mapping
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """`to_mapping` as a file; loading it gives an equal recipe."""
+    return write_mapping(to_mapping(recipe))
 
 
 def _keys(section: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    """Quotes text that YAML 1.1 or 1.2 would take for something else, so that any reader gets the same values."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,12 +1,14 @@
 """A recipe is read strictly: what is wrong is reported together, what is right survives a round trip."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from vanilla_transformer.configuration.errors import UsageError
-from vanilla_transformer.training.recipe import SECTIONS, Recipe, load_recipe, recipe_from_mapping, to_yaml
+from vanilla_transformer.training.recipe import SECTIONS, Recipe, load_recipe, recipe_from_mapping, to_mapping, to_yaml
 
 REVERSE: dict[str, Any] = {"data": {"corpus": "reverse", "source_lang": "digits", "target_lang": "stigid"}}
 MINIMAL = "data: {corpus: reverse, source_lang: digits, target_lang: stigid}\n"
@@ -155,14 +157,12 @@ def test_the_resolved_recipe_loads_to_an_equal_one(tmp_path: Path):
     ]
     recipe = recipe_from_mapping(REVERSE, overrides)
     assert load_recipe(write(tmp_path, to_yaml(recipe))) == recipe
+    # Also for scripts with PyYAML's own reader, which is of YAML 1.1.
+    assert yaml.safe_load(to_yaml(recipe)) == to_mapping(recipe)
     assert recipe.data.train == ["a: #b.{lang}", "1e5"]
 
 
 def test_the_resolved_recipe_names_every_key():
-    import dataclasses
-
-    import yaml
-
     written = yaml.safe_load(to_yaml(recipe_from_mapping(REVERSE)))
     assert list(written) == [field.name for field in dataclasses.fields(Recipe)]
     for section, kind in SECTIONS.items():
