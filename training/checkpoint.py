@@ -1,0 +1,172 @@
+"""RUN/checkpoints/step-N: everything that an exact continuation needs, in files that execute nothing when loaded.
+
+A checkpoint is a Hub-ready model folder and three files more: optimizer.safetensors, trainer_state.json and
+manifest.json. The order of the data and every random number are functions of the seed and the update's number, so no
+generator's state has to be kept.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vanilla_transformer.configuration.errors import UserError, problems_error
+from vanilla_transformer.training.durable import (
+    MANIFEST,
+    delete_folder,
+    fault,
+    whole_folder,
+    write_json,
+    write_manifest,
+)
+
+OPTIMIZER, STATE = "optimizer.safetensors", "trainer_state.json"
+TRAINING_FILES = frozenset({OPTIMIZER, STATE, MANIFEST})  # what a checkpoint holds beside the model folder
+
+
+@dataclass
+class TrainerState:
+    """Where a run stands at an update boundary: JSON, the same on every process."""
+
+    step: int = 0  # updates done, skipped ones included
+    epoch: int = 1  # the epoch that the next update belongs to
+    update: int = 0  # updates already done within that epoch
+    parts: int = 1  # micro-batches that an update is split in, over all processes
+    accumulation: int = 1  # training.gradient_accumulation_steps when `parts` was chosen
+    data: str = ""  # fingerprint of the prepared data
+    source_tokens: int = 0  # real tokens seen
+    target_tokens: int = 0
+    seconds: float = 0.0  # wall-clock time in the loop, validation and checkpoints included, over all sessions
+    skipped: int = 0  # updates not applied because of non-finite numbers
+    skipped_in_a_row: int = 0
+    best_score: float | None = None  # of early_stopping_metric; the model it belongs to is in RUN/best
+    best_step: int = 0
+    validations_since_best: int = 0
+    log_size: int = 0  # bytes and rows of metrics.jsonl that belong to this state
+    log_rows: int = 0
+    interval_tokens: int = 0  # tokens and seconds since the last row of the log, for its tokens_per_second
+    interval_seconds: float = 0.0
+    pending_row: dict[str, Any] | None = None  # of an update whose validation a pre-emption put off
+
+
+def save_checkpoint(
+    folder: Path, state: TrainerState, optimizer: dict[str, torch.Tensor], save_model: Callable[[Path], None]
+) -> None:
+    """Write one checkpoint folder, whole or not at all; call on the main process only.
+
+    Raises UserError when the file system refuses: earlier checkpoints are untouched.
+    """
+    try:
+        with whole_folder(folder) as temporary:
+            save_model(temporary)
+            save_file(optimizer, temporary / OPTIMIZER)
+            write_json(temporary / STATE, asdict(state))
+            write_manifest(temporary, step=state.step)
+    except OSError as error:
+        raise UserError(
+            f"The checkpoint {folder} could not be written: {error}. Earlier checkpoints are untouched; make room or "
+            "mend the folder, then continue with --resume."
+        ) from error
+
+
+def step_of(folder: Path) -> int:
+    """N of a folder named step-N, or -1 for any other name."""
+    number = folder.name.removeprefix("step-")
+    return int(number) if folder.name.startswith("step-") and number.isdecimal() else -1
+
+
+def checkpoints(parent: Path) -> list[Path]:
+    """The checkpoint folders under `parent`, oldest first, whole or not."""
+    found = [path for path in parent.iterdir() if path.is_dir() and step_of(path) >= 0] if parent.is_dir() else []
+    return sorted(found, key=step_of)
+
+
+def begin_or_continue(
+    source: Path | None, model: nn.Module, data: str, accumulation: int, processes: int
+) -> TrainerState:
+    """The state to train on from: that of the checkpoint `source`, whose weights go into `model`, or a new run's.
+
+    A run that goes on with another number of processes keeps its parts, and with them its dropout, where they can be
+    shared out evenly. Raises UserError where the checkpoint belongs to other data or another model.
+    """
+    fresh = TrainerState(parts=processes * accumulation, accumulation=accumulation, data=data)
+    if source is None:
+        return fresh
+    state = load_state(source)
+    if state.data != data:
+        raise UserError(
+            f"The training data is not what it was when {source} was saved: the run cannot be continued exactly. Put "
+            "the files back, or start a new run in another folder."
+        )
+    load_weights(model, source)
+    if state.accumulation != accumulation or state.parts % processes:
+        state.parts, state.accumulation = fresh.parts, accumulation
+    return state
+
+
+def newest_whole(parent: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint under `parent` that passes its manifest, and a sentence for each newer one that does not.
+
+    None when there is no checkpoint at all. Raises UserError when there are some and none is whole.
+    """
+    skipped = []
+    for folder in reversed(checkpoints(parent)):
+        if (reason := fault(folder)) is None:
+            return folder, skipped
+        skipped.append(f"{folder} is skipped: {reason}.")
+    if skipped:
+        raise problems_error("no whole checkpoint to continue from", skipped, UserError)
+    return None, []
+
+
+def load_state(folder: Path) -> TrainerState:
+    """The trainer state of a checkpoint; raises UserError when another version of this package wrote it."""
+    values = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    known = {field.name for field in fields(TrainerState)}
+    if not isinstance(values, dict) or set(values) != known:
+        raise UserError(f"{folder / STATE} was written by another version of this package; continue with that version.")
+    return TrainerState(**values)
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Copy the weights of a model folder into `model`, bit for bit; raises UserError when they are not its weights."""
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.name not in TRAINING_FILES:
+            weights.update(load_file(path))
+    own = model.state_dict(keep_vars=True)
+    # A tied weight is stored once, under one of its names.
+    stored = {id(own[name]) for name in weights if name in own}
+    problems = [f"{name}: not in the model" for name in weights if name not in own]
+    problems += [f"{name}: missing" for name, value in own.items() if name not in weights and id(value) not in stored]
+    problems += [
+        f"{name}: {tuple(weights[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
+        for name in weights
+        if name in own and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        raise problems_error(f"{folder} holds another model", problems, UserError)
+    model.load_state_dict(weights, strict=False)
+
+
+def load_optimizer(folder: Path) -> dict[str, torch.Tensor]:
+    """The optimiser's tensors of a checkpoint, named parameter.quantity."""
+    return load_file(folder / OPTIMIZER)
+
+
+def scheduled(parent: Path, save_every: int) -> list[Path]:
+    """The checkpoints that `save_every` asked for, oldest first; the one that ended or interrupted a run is not."""
+    return [folder for folder in checkpoints(parent) if step_of(folder) % save_every == 0]
+
+
+def prune(parent: Path, keep_last: int, save_every: int) -> None:
+    """Delete all but the newest checkpoint and the newest `keep_last` scheduled ones; call after a whole save."""
+    keep = {*scheduled(parent, save_every)[-keep_last:], *checkpoints(parent)[-1:]}
+    for folder in checkpoints(parent):
+        if folder not in keep:
+            delete_folder(folder)

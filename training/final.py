@@ -1,0 +1,72 @@
+"""The end of a run: one model folder to use and publish, and its scores on the test pairs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+from accelerate import Accelerator
+
+from vanilla_transformer.configuration.errors import UserError
+from vanilla_transformer.training.averaging import write_average
+from vanilla_transformer.training.checkpoint import TRAINING_FILES, newest_whole, scheduled
+from vanilla_transformer.training.durable import fault, whole_folder
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run_folder import RunFolder
+
+
+def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
+    """Make RUN/final: the average of the last `average_last` scheduled checkpoints, else the best model, else the last.
+
+    Damaged checkpoints are passed over. Returns a sentence that says what it is made of. Main process only.
+    """
+    whole = [folder for folder in scheduled(run.checkpoints, save_every) if fault(folder) is None]
+    try:
+        if len(whole) >= average_last:
+            chosen = whole[-average_last:]
+            write_average(chosen, run.final)
+            return f"{run.final} is the average of {', '.join(folder.name for folder in chosen)}."
+        if run.best.exists() and fault(run.best) is None:
+            _copy_model(run.best, run.final)
+            return (
+                f"{run.final} is the best model of the validations: {len(whole)} checkpoints are fewer than "
+                f"training.average_last = {average_last}."
+            )
+        newest, _ = newest_whole(run.checkpoints)
+        if newest is None:
+            raise UserError(f"{run.path} holds no checkpoint to make a final model of.")
+        _copy_model(newest, run.final)
+        return f"{run.final} is the last checkpoint, {newest.name}."
+    except OSError as error:
+        raise UserError(f"{run.final} could not be written: {error}. The checkpoints are untouched.") from error
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    with whole_folder(target) as temporary:
+        for path in source.iterdir():
+            if path.is_file() and path.name not in TRAINING_FILES:
+                shutil.copyfile(path, temporary / path.name)
+
+
+def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, test: datasets.Dataset) -> dict[str, Any]:
+    """Translate the test pairs with RUN/final and score them into RUN/results; every process calls it."""
+    from vanilla_transformer.training.evaluation import evaluate_model
+
+    accelerator.wait_for_everyone()
+    pairs = [row["translation"] for row in test]
+    decoding, evaluation = recipe.generation, recipe.evaluation
+    return evaluate_model(
+        run.final,
+        [pair[recipe.data.source_lang] for pair in pairs],
+        [pair[recipe.data.target_lang] for pair in pairs],
+        target_lang=recipe.data.target_lang,
+        output_dir=run.results,
+        name="test",
+        metrics=evaluation.metrics,
+        lowercase_tokenized=evaluation.lowercase_tokenized,
+        tokenize=evaluation.tokenize,
+        num_beams=decoding.num_beams,
+        length_penalty=decoding.length_penalty,
+        max_new_tokens_over_input=decoding.max_new_tokens_over_input,
+        batch_tokens=decoding.batch_tokens,
+    )

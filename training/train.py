@@ -1,0 +1,120 @@
+"""A run from its recipe to its final model: `vanilla-transformer train`, torchrun and `accelerate launch -m`."""
+
+import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.training import checkpoint
+from vanilla_transformer.training.acceleration import make_accelerator, start_trackers
+from vanilla_transformer.training.final import evaluate_final, write_final
+from vanilla_transformer.training.loop import Loop
+from vanilla_transformer.training.manifest import RunManifest
+from vanilla_transformer.training.metrics_log import MetricsLog
+from vanilla_transformer.training.optimizer import build_adam, load_optimizer_tensors
+from vanilla_transformer.training.prepare import prepare
+from vanilla_transformer.training.processes import from_main, on_main, say
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run_folder import RunFolder, locked
+from vanilla_transformer.training.validation import Validator
+
+
+def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
+    """Train as the recipe says and return RUN/final, RUN being `output_dir`; prints the test BLEU with its signature.
+
+    With `resume` the run in the folder goes on from its newest whole checkpoint, or begins where there is none. Every
+    process of a distributed run calls this. Raises UsageError for a folder or a recipe that does not fit, Preempted
+    (exit code 75) after the checkpoint that SIGTERM or SIGUSR1 asked for, other UserErrors where training cannot go on.
+    """
+    run, config = RunFolder(output_dir), recipe.training
+    accelerator = make_accelerator(recipe, run.path)
+    with ExitStack() as at_end:
+        at_end.callback(accelerator.end_training)
+        on_main(accelerator, lambda: at_end.enter_context(locked(run.path)))
+        on_main(accelerator, lambda: run.begin(recipe, resume))
+        if accelerator.num_processes > 1:
+            on_main(accelerator, lambda: prepare(recipe, run.path))
+        prepared = prepare(recipe, run.path)  # processes after the main one find what it has made
+
+        model = build_model(recipe, prepared.tokenizer)
+        source, skipped = from_main(accelerator, lambda: checkpoint.newest_whole(run.checkpoints))
+        state = checkpoint.begin_or_continue(
+            source, model, prepared.fingerprint, config.gradient_accumulation_steps, accelerator.num_processes
+        )
+        say(accelerator, "\n".join([*skipped, f"Continuing {source}." if source else f"Beginning {run.path}."]))
+        if config.activation_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        adam = build_adam(model.parameters(), config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+        wrapped, optimizer = accelerator.prepare(model, adam)
+        if source:
+            load_optimizer_tensors(wrapped, optimizer.optimizer, checkpoint.load_optimizer(source))
+        start_trackers(accelerator, recipe, run.path.name, state.step)
+        log = on_main(accelerator, lambda: MetricsLog(run.metrics, state.log_size, state.log_rows))
+        facts = {"seed": config.seed, "parameters": model.num_parameters(), "data": prepared.facts}
+        manifest = on_main(accelerator, lambda: RunManifest(run.manifest, facts, accelerator, state))
+        loop = Loop(
+            config=config,
+            accelerator=accelerator,
+            model=wrapped,
+            optimizer=optimizer,
+            examples=prepared.train,
+            d_model=model.config.d_model,
+            pad_id=prepared.tokenizer.pad_token_id,
+            state=state,
+            run=run,
+            log=log,
+            save_model=lambda folder, weights: save_model(model, prepared.tokenizer, folder, weights),
+            validate=Validator(recipe, accelerator, prepared.tokenizer, prepared.dev) if prepared.dev else None,
+        )
+        with manifest or nullcontext():
+            limit = loop.train()
+            made_of = from_main(accelerator, lambda: write_final(run, config.average_last, config.save_every))
+            say(accelerator, f"Training ended after step {state.step} (training.{limit}). {made_of}")
+            if prepared.test:
+                result = evaluate_final(run, recipe, accelerator, prepared.test)
+                if accelerator.is_main_process:
+                    for name, score in result["scores"].items():
+                        print(f"test {name} = {score['score']:.2f} {score['signature']}")
+    return run.final
+
+
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerForConditionalGeneration:
+    """The recipe's model with its first weights, a function of training.seed alone, and its decoding as the default."""
+    config = recipe.model.to_config(
+        len(tokenizer), source_lang=recipe.data.source_lang, target_lang=recipe.data.target_lang
+    )
+    torch.manual_seed(recipe.training.seed)
+    model = VanillaTransformerForConditionalGeneration(config)
+    for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
+        setattr(model.generation_config, name, getattr(recipe.generation, name))
+    return model
+
+
+def save_model(
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+) -> None:
+    """Write a Hub-ready model folder with these weights, which may be gathered from several processes."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # it would break into the loop's own
+    model.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
+    if shown:
+        transformers_logging.enable_progress_bar()
+
+
+def main() -> None:
+    """The same command line as `vanilla-transformer train`, for `python -m`, torchrun and `accelerate launch -m`."""
+    from vanilla_transformer.cli import main as command_line  # only here: training does not depend on it
+
+    command_line(["train", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
