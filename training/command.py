@@ -13,8 +13,6 @@ from typing import Annotated
 
 import typer
 
-from vanilla_transformer.configuration.errors import UserError
-
 RecipeArgument = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="A recipe in YAML, or the RUN/recipe.yaml of an earlier run.")
 ]
@@ -66,9 +64,9 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=arguments)
     except Exception as error:
-        # The model's config ships to the Hub without the package, so its error is no UserError but has a code as well.
-        code = error.exit_code if isinstance(error, UserError) else getattr(error, "exit_code", None)
-        if not isinstance(code, int):
+        # UserError's attribute; the error of the model's config, which must work without this package, has it too.
+        code = getattr(error, "exit_code", None)
+        if code is None:
             raise
         print(error, file=sys.stderr)
         sys.exit(code)

@@ -1,0 +1,310 @@
+"""The command line: each verb parses, calls one function of the training folder, and prints its result.
+
+Results go to stdout, progress and logs to stderr. Whatever needs torch is imported inside a verb, so that --help is
+immediate.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.training.command import (
+    RecipeArgument,
+    RunOption,
+    SetOption,
+    is_main_process,
+    run,
+    train_command,
+)
+
+app = typer.Typer(
+    name="vanilla-transformer",
+    help='The Transformer of "Attention Is All You Need": train, evaluate and use it. Each verb has its own --help.',
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder such as RUN/final, or a Hub id.")]
+Beams = Annotated[int | None, typer.Option("--beams", help="Beam size; 1 is greedy. Default: the model's own (4).")]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option("--length-penalty", help="GNMT's alpha; larger prefers longer. Default: the model's (0.6)."),
+]
+BatchTokens = Annotated[int, typer.Option("--batch-tokens", help="Padded source tokens decoded at once.")]
+Precision = Annotated[str, typer.Option("--precision", help="float32 or bfloat16.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: the GPU if there is one.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script; ends the process with exit code 0 (done), 1 (failed) or 2 (wrong usage)."""
+    # Text is UTF-8 wherever this runs; a line ends in \n alone.
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    run(app, arguments)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import vanilla_transformer
+
+        print(f"vanilla-transformer {vanilla_transformer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = None, json_: Json = False) -> None:
+    """Read, clean and tokenise a recipe's corpus into RUN/prepared, once, before a job on many machines.
+
+    \b
+    vanilla-transformer prepare recipes/reverse.yaml --output-dir runs/reverse
+
+    `train` does it by itself where it has not been done. Prints how many pairs of each split were kept, and why others
+    were not.
+    """
+    from vanilla_transformer.training.recipe import load_recipe
+
+    loaded = load_recipe(recipe, set_ or ())
+    from vanilla_transformer.training.prepare import prepare
+
+    counters = prepare(loaded, output_dir).counters
+    if json_:
+        _print_json(counters)
+    else:
+        for split, counts in counters.items():
+            print(f"{split}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+
+
+app.command("train")(train_command)
+
+
+@app.command()
+def average(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Model folders; or one RUN, with --last.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="The new model folder.")],
+    last: Annotated[int | None, typer.Option("--last", min=1, help="The last so many checkpoints of RUN.")] = None,
+) -> None:
+    """Average the weights of checkpoints into one model folder (paper: the last 5 for base, the last 20 for big).
+
+    \b
+    vanilla-transformer average runs/base --last 5 --output runs/base/averaged
+    vanilla-transformer average runs/base/checkpoints/step-9000 runs/base/best --output mean
+    """
+    if last is not None:
+        folders = _last_checkpoints(folders, last)
+    from vanilla_transformer.training.averaging import average_checkpoints
+
+    print(average_checkpoints(list(folders), output))
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")] = None,
+    reference: Annotated[
+        list[Path] | None, typer.Option("--reference", help="Reference translations; repeat it for several.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--source", help="Text to translate with MODEL.")] = None,
+    hypotheses: Annotated[
+        Path | None, typer.Option("--hypotheses", help="Translations to score, without MODEL.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option("--target-lang", help="Decides how BLEU cuts words: zh, ja, ko. Default: the model's.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", metavar="FOLDER", help="Keep hypotheses and results here.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the result files in --output-dir.")] = "test",
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="bleu, chrf, chrf++ or ter; repeat it. Default: bleu chrf ter.")
+    ] = None,
+    lowercase_tokenized: Annotated[
+        bool, typer.Option("--lowercase-tokenized", help="Also BLEU of lower-cased, Moses-tokenised text.")
+    ] = False,
+    tokenize: Annotated[
+        str | None, typer.Option("--tokenize", help="sacreBLEU's tokenizer, instead of the language's.")
+    ] = None,
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = 4096,
+    precision: Precision = "float32",
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Translate a test set and score it, or score translations that exist: BLEU, chrF and TER with signatures.
+
+    \b
+    vanilla-transformer evaluate runs/base/final --source test.en --reference test.de --output-dir results
+    vanilla-transformer evaluate --hypotheses hyp.zh --reference ref.zh --target-lang zh --json
+
+    Files are UTF-8, one sentence a line, plain or .gz. Scores are of exactly as many lines as the references have.
+    """
+    if not reference or (model is None) == (hypotheses is None) or (model is None) != (source is None):
+        raise UsageError(
+            "evaluate needs --reference, and either MODEL with --source or --hypotheses alone; see evaluate --help."
+        )
+    scoring: dict[str, Any] = {
+        "target_lang": target_lang,
+        "output_dir": output_dir,
+        "name": name,
+        "metrics": metric or ("bleu", "chrf", "ter"),
+        "lowercase_tokenized": lowercase_tokenized,
+        "tokenize": tokenize,
+    }
+    from tqdm import tqdm
+
+    from vanilla_transformer.training.evaluation import evaluate_hypotheses, evaluate_model
+    from vanilla_transformer.training.text_files import read_lines
+
+    references = [read_lines(path) for path in reference]
+    if hypotheses is not None:
+        result = evaluate_hypotheses(read_lines(hypotheses), references, **scoring)
+    else:
+        decoding = {"num_beams": beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
+        sources = read_lines(source)
+        with tqdm(total=len(sources), unit="sentence", disable=not is_main_process()) as bar:
+            result = evaluate_model(
+                model,
+                sources,
+                references,
+                **scoring,
+                **decoding,
+                precision=precision,
+                device=device,
+                on_progress=bar.update,
+            )
+    if not is_main_process():
+        return
+    if json_:
+        _print_json(result)
+    else:
+        for metric_name, score in result["scores"].items():
+            print(f"{metric_name} {score['score']:.2f}  {score['signature']}")
+
+
+@app.command()
+def translate(
+    model: Model,
+    beams: Beams = None,
+    nbest: Annotated[
+        int | None,
+        typer.Option(
+            "--nbest", min=1, help="So many translations of each line, best first, each after the line's number."
+        ),
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Each translation's score before it.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="Text that every translation begins with.")] = "",
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = 4096,
+    chunk_lines: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk-lines", min=1, help="Lines read before they are answered. Default: 1 at a terminal, else 1024."
+        ),
+    ] = None,
+    precision: Precision = "float32",
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Translate stdin to stdout, one line for each line.
+
+    \b
+    vanilla-transformer translate runs/base/final --beams 4 < in.txt > out.txt
+    echo "Connect to the device." | vanilla-transformer translate runs/base/final --nbest 4 --scores
+
+    Columns of --scores and --nbest are separated by tabs: line number (from 1), score, translation. A score is the log
+    probability over GNMT's length penalty. An empty line gives an empty line. With --json, one object a line.
+    """
+    from vanilla_transformer.training.translation import load_model, translate_nbest, translate_stream
+
+    loaded, tokenizer = load_model(model, device=device, precision=precision)
+    decoding = {"num_beams": beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "prefix": prefix}
+    lines = _stdin_lines()
+    size = chunk_lines or (1 if sys.stdin.isatty() else 1024)
+    if not (nbest or scores or json_):
+        for text in translate_stream(loaded, tokenizer, lines, chunk_lines=size, **decoding):
+            print(text, flush=size == 1)
+        return
+    number = 0
+    while chunk := list(islice(lines, size)):
+        for line, candidates in zip(
+            chunk, translate_nbest(loaded, tokenizer, chunk, nbest or 1, **decoding), strict=True
+        ):
+            number += 1
+            if json_:
+                translations = [{"text": text, "score": score} for text, score in candidates]
+                print(json.dumps({"line": number, "source": line, "translations": translations}, ensure_ascii=False))
+            else:
+                for text, score in candidates:
+                    print(*([number] if nbest else []), *([f"{score:.4f}"] if scores else []), text, sep="\t")
+        sys.stdout.flush()
+
+
+@app.command()
+def score(
+    model: Model,
+    source: Annotated[Path, typer.Option("--source", help="Sentences, one a line.")],
+    target: Annotated[Path, typer.Option("--target", help="Their translations.")],
+    per_token: Annotated[bool, typer.Option("--per-token", help="Divide by the target's number of tokens.")] = False,
+    batch_tokens: BatchTokens = 4096,
+    precision: Precision = "float32",
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Print log P(target | source), natural, of each pair of lines.
+
+    \b
+    vanilla-transformer score runs/base/final --source test.en --target test.de
+    """
+    from vanilla_transformer.training.text_files import read_lines
+    from vanilla_transformer.training.translation import load_model, score_pairs
+
+    sources, targets = read_lines(source), read_lines(target)
+    loaded, tokenizer = load_model(model, device=device, precision=precision)
+    values = score_pairs(loaded, tokenizer, sources, targets, per_token=per_token, batch_tokens=batch_tokens)
+    if json_:
+        _print_json(values)
+    else:
+        print(*(f"{value:.6f}" for value in values), sep="\n")
+
+
+def _last_checkpoints(folders: list[Path], count: int) -> list[Path]:
+    from vanilla_transformer.training.checkpoint import checkpoints
+
+    if len(folders) != 1:
+        raise UsageError("average --last takes one RUN; without --last, name the folders themselves.")
+    found = checkpoints(folders[0] / "checkpoints")
+    if len(found) < count:
+        there = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{folders[0]} has {len(found)} checkpoints ({there}), and --last asks for {count}.")
+    return found[-count:]
+
+
+def _stdin_lines() -> Iterator[str]:
+    r"""Lines of stdin as they come, UTF-8; only \n ends one (\r\n too), as wc -l counts them."""
+    for number, raw in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield raw.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise UserError(f"stdin:{number}: is not UTF-8 (byte {error.start + 1} of the line)") from None
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
