@@ -57,10 +57,7 @@ assert not loaded, loaded
     "first",
     [
         "import vanilla_transformer",
-        "import transformers; import vanilla_transformer",
         "from transformers import AutoModelForSeq2SeqLM; import vanilla_transformer",
-        "from transformers import AutoConfig; import vanilla_transformer",
-        "from transformers import pipeline, Trainer; import vanilla_transformer",
         "import vanilla_transformer; vanilla_transformer.VanillaTransformerForConditionalGeneration",
         "import vanilla_transformer; from transformers.modeling_layers import GradientCheckpointingLayer",
         "import vanilla_transformer; from transformers import pipeline, Seq2SeqTrainer",
