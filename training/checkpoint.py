@@ -150,7 +150,8 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         if name in own and weights[name].shape != own[name].shape
     ]
     if problems:
-        raise problems_error(f"{folder} holds another model", problems, UserError)
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
+        raise problems_error(f"{folder} holds another model", [*problems[:5], *more], UserError)
     model.load_state_dict(weights, strict=False)
 
 

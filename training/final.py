@@ -13,6 +13,7 @@ from vanilla_transformer.training.checkpoint import TRAINING_FILES, newest_whole
 from vanilla_transformer.training.durable import fault, whole_folder
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder
+from vanilla_transformer.training.validation import decoding_options
 
 
 def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
@@ -54,7 +55,7 @@ def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, tes
 
     accelerator.wait_for_everyone()
     pairs = [row["translation"] for row in test]
-    decoding, evaluation = recipe.generation, recipe.evaluation
+    evaluation = recipe.evaluation
     return evaluate_model(
         run.final,
         [pair[recipe.data.source_lang] for pair in pairs],
@@ -65,8 +66,5 @@ def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, tes
         metrics=evaluation.metrics,
         lowercase_tokenized=evaluation.lowercase_tokenized,
         tokenize=evaluation.tokenize,
-        num_beams=decoding.num_beams,
-        length_penalty=decoding.length_penalty,
-        max_new_tokens_over_input=decoding.max_new_tokens_over_input,
-        batch_tokens=decoding.batch_tokens,
+        **decoding_options(recipe.generation),
     )

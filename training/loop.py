@@ -183,8 +183,8 @@ class Loop:
         if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise UserError(
                 f"The loss or its gradient was not a finite number in {MAX_SKIPPED_IN_A_ROW} updates in a row, up to "
-                f"step {state.step}; metrics.jsonl names their lines. Try a lower training.learning_rate, a longer warm-up, "
-                "training.max_grad_norm = 1, or training.precision = float32, from the last checkpoint."
+                f"step {state.step}; metrics.jsonl names their lines. Try, from the last checkpoint, a lower "
+                "training.learning_rate, a longer warm-up, training.max_grad_norm = 1, or precision = float32."
             )
         if state.step % config.save_every == 0 or self._limit_reached() or self._preempted:
             self._save()

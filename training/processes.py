@@ -1,6 +1,5 @@
 """What one process does for all of them, so that all succeed or all stop and none waits for one that has failed."""
 
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -41,9 +40,3 @@ def from_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer:
     if accelerator.num_processes > 1:
         broadcast_object_list(answer)
     return answer[0]  # type: ignore[return-value]
-
-
-def say(accelerator: Accelerator, text: str) -> None:
-    """Tell the user something, once for all processes, on stderr."""
-    if accelerator.is_main_process:
-        print(text, file=sys.stderr, flush=True)

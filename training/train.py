@@ -1,6 +1,6 @@
 """A run from its recipe to its final model: `vanilla-transformer train`, torchrun and `accelerate launch -m`."""
 
-import sys
+import logging
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from vanilla_transformer.training.manifest import RunManifest
 from vanilla_transformer.training.metrics_log import MetricsLog
 from vanilla_transformer.training.optimizer import build_adam, load_optimizer_tensors
 from vanilla_transformer.training.prepare import prepare
-from vanilla_transformer.training.processes import from_main, on_main, say
+from vanilla_transformer.training.processes import from_main, on_main
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder, locked
-from vanilla_transformer.training.validation import Validator
+from vanilla_transformer.training.validation import Validator, decoding_options
+
+logger = logging.getLogger(__name__)
 
 
 def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
@@ -45,9 +47,10 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
         state = checkpoint.begin_or_continue(
             source, model, prepared.fingerprint, config.gradient_accumulation_steps, accelerator.num_processes
         )
-        say(accelerator, "\n".join([*skipped, f"Continuing {source}." if source else f"Beginning {run.path}."]))
+        if accelerator.is_main_process:
+            logger.info("\n".join([*skipped, f"Continuing {source}." if source else f"Beginning {run.path}."]))
         if config.activation_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         adam = build_adam(model.parameters(), config.adam_beta1, config.adam_beta2, config.adam_epsilon)
         wrapped, optimizer = accelerator.prepare(model, adam)
         if source:
@@ -73,7 +76,8 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
         with manifest or nullcontext():
             limit = loop.train()
             made_of = from_main(accelerator, lambda: write_final(run, config.average_last, config.save_every))
-            say(accelerator, f"Training ended after step {state.step} (training.{limit}). {made_of}")
+            if accelerator.is_main_process:
+                logger.info(f"Training ended after step {state.step} (training.{limit}). {made_of}")
             if prepared.test:
                 result = evaluate_final(run, recipe, accelerator, prepared.test)
                 if accelerator.is_main_process:
@@ -89,8 +93,11 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> VanillaTr
     )
     torch.manual_seed(recipe.training.seed)
     model = VanillaTransformerForConditionalGeneration(config)
+    decoding = decoding_options(recipe.generation)
     for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
-        setattr(model.generation_config, name, getattr(recipe.generation, name))
+        setattr(model.generation_config, name, decoding[name])
+    if recipe.generation.num_beams == 1:
+        model.generation_config.early_stopping = None  # belongs to beams; transformers refuses to save it without
     return model
 
 
@@ -109,12 +116,7 @@ def save_model(
         transformers_logging.enable_progress_bar()
 
 
-def main() -> None:
-    """The same command line as `vanilla-transformer train`, for `python -m`, torchrun and `accelerate launch -m`."""
-    from vanilla_transformer.cli import main as command_line  # only here: training does not depend on it
+if __name__ == "__main__":  # torchrun, accelerate launch -m, python -m
+    from vanilla_transformer.training.command import main
 
-    command_line(["train", *sys.argv[1:]])
-
-
-if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import datasets
@@ -12,7 +13,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.training.batching import collate
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.prepare import encoder
+from vanilla_transformer.training.recipe import DecodingConfig, Recipe
 
 
 class Validator:
@@ -27,8 +29,9 @@ class Validator:
         self.targets = [pair[data.target_lang] for pair in pairs]
         self._recipe, self._accelerator, self._tokenizer = recipe, accelerator, tokenizer
         self._decoded = slice(limit)
-        ids = zip(tokenizer(self.sources)["input_ids"], tokenizer(self.targets)["input_ids"], strict=True)
-        rows = [{"source_ids": source, "target_ids": target} for source, target in ids]
+        engine = encoder(tokenizer)
+        sides = zip(engine.encode_batch_fast(self.sources), engine.encode_batch_fast(self.targets), strict=True)
+        rows = [{"source_ids": source.ids, "target_ids": target.ids} for source, target in sides]
         self._batches = _batches(rows, recipe.generation.batch_tokens)
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
@@ -62,15 +65,12 @@ class Validator:
         from vanilla_transformer.training.evaluation import corpus_scores
         from vanilla_transformer.training.translation import translate_sharded
 
-        recipe, decoding = self._recipe, self._recipe.generation
+        recipe = self._recipe
         hypotheses = translate_sharded(
             self._whole(model),
             self._tokenizer,
             self.sources[self._decoded],
-            num_beams=decoding.num_beams,
-            length_penalty=decoding.length_penalty,
-            max_new_tokens_over_input=decoding.max_new_tokens_over_input,
-            batch_tokens=decoding.batch_tokens,
+            **decoding_options(recipe.generation),
         )
         return corpus_scores(
             hypotheses,
@@ -94,6 +94,12 @@ class Validator:
         copy.load_state_dict(weights)
         copy.generation_config = plain.generation_config
         return copy.to(accelerator.device)
+
+
+def decoding_options(config: DecodingConfig) -> dict[str, Any]:
+    """The options of `translation.translate` that a recipe sets; greedy decoding has no use for a length penalty."""
+    options = asdict(config)
+    return options if config.num_beams > 1 else {**options, "length_penalty": None}
 
 
 def _batches(rows: Sequence[dict[str, list[int]]], max_tokens: int) -> list[list[dict[str, list[int]]]]:

@@ -22,7 +22,8 @@ PAD, EOS, VOCABULARY = 1, 2, 24
 def toy_model(seed: int = 1, **fields) -> VanillaTransformerForConditionalGeneration:
     torch.manual_seed(seed)
     sizes = {"vocab_size": VOCABULARY, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    config = VanillaTransformerConfig(**sizes, num_encoder_layers=1, num_decoder_layers=1, **fields)
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    config = VanillaTransformerConfig(**{**sizes, **layers, **fields})
     return VanillaTransformerForConditionalGeneration(config)
 
 
