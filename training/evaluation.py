@@ -18,7 +18,7 @@ from sacrebleu.metrics.ter import TER
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.durable import write_json, write_text
-from vanilla_transformer.training.languages import east_asian_language, moses_language, scoring_tokenizer
+from vanilla_transformer.training.scoring_tokenizers import east_asian_language, moses_language, scoring_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -129,10 +129,8 @@ def reference_streams(
         raise UserError(f"There are no {what}, so there is nothing to score.")
     if isinstance(references, str) or not references:
         raise UserError("The references must be a list of strings or a list of reference streams, and not empty.")
-    if any(isinstance(part, str) for part in references):
-        streams = [list(references)]
-    else:
-        streams = [list(stream) for stream in references]
+    one_stream = any(isinstance(part, str) for part in references)
+    streams: list[list[Any]] = [list(references)] if one_stream else [list(stream) for stream in references]
     if not all(isinstance(line, str) for stream in streams for line in stream):
         raise UserError("A reference is not a string; give a list of strings or a list of streams of strings.")
     lengths = [len(stream) for stream in streams]

@@ -1,15 +1,14 @@
 """Translate sentences, and score given translations, in padded batches; results never depend on the batching."""
 
-import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import functional as F
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.evaluation import single_line
@@ -171,13 +170,12 @@ def score_pairs(
     source_ids = _token_ids(tokenizer, text=list(sources))
     target_ids = _token_ids(tokenizer, text_target=list(targets))
     longer = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
-    config = _generation_config(model, decoding_settings(model, batch_tokens=batch_tokens), n=1)
     scores = [0.0] * len(sources)
     with _evaluating(model):
         for batch in _batches(longer, [0] * len(longer), batch_tokens):
-            inputs = _padded(model, config, [source_ids[i] for i in batch])
+            inputs = _padded(model, [source_ids[i] for i in batch])
             rows = [target_ids[i] for i in batch]
-            for i, log_probabilities in zip(batch, _log_probabilities(model, inputs, rows, config), strict=True):
+            for i, log_probabilities in zip(batch, _log_probabilities(model, inputs, rows), strict=True):
                 scores[i] = log_probabilities.sum().item() / (len(log_probabilities) if per_token else 1)
     return scores
 
@@ -205,21 +203,22 @@ def _decode(
         on_progress(len(sentences) - len(worded))
     source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
     prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
-    config = _generation_config(model, settings, n)
+    options, start_id = _search_options(settings, n), model.generation_config.decoder_start_token_id
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
     batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
+    generate = cast(Callable[..., torch.Tensor], model.generate)
     with _evaluating(model):
         for batch in batches:
-            inputs = _padded(model, config, [source_ids[i] for i in batch])
-            start = [[config.decoder_start_token_id, *prefix_ids[i]] for i in batch]
+            inputs = _padded(model, [source_ids[i] for i in batch])
+            start = [[start_id, *prefix_ids[i]] for i in batch]
             start_ids = torch.tensor(start, device=model.device)
-            sequences = model.generate(**inputs, decoder_input_ids=start_ids, generation_config=config)
+            sequences = generate(**inputs, decoder_input_ids=start_ids, **options)
             texts = tokenizer.batch_decode(
                 sequences[:, 1:], skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
             scores = [0.0] * len(texts)
             if scored:
-                scores = _search_scores(model, inputs, sequences, len(start[0]) - 1, config, settings)
+                scores = _search_scores(model, inputs, sequences, len(start[0]) - 1, n, settings)
             for row, i in enumerate(batch):
                 candidates = range(row * n, row * n + n)
                 results[worded[i]] = [(single_line(texts[c]), scores[c]) for c in candidates]
@@ -228,21 +227,15 @@ def _decode(
     return results
 
 
-def _generation_config(model: PreTrainedModel, settings: dict[str, Any], n: int) -> GenerationConfig:
-    """The model's own generation config with these settings; a copy keeps the names that transformers does not know."""
-    config = copy.deepcopy(model.generation_config)
-    for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
-        if settings[name] is not None:
-            setattr(config, name, settings[name])
-    config.num_return_sequences = n
-    config.do_sample = False
-    if config.num_beams == 1:
-        # transformers warns about beam settings that greedy decoding does not use
-        config.early_stopping, config.length_penalty = False, 1.0
-    for name in ("decoder_start_token_id", "pad_token_id", "eos_token_id"):
-        if getattr(config, name) is None:
-            setattr(config, name, getattr(model.config, name))
-    return config
+def _search_options(settings: dict[str, Any], n: int) -> dict[str, Any]:
+    """`settings` as arguments of `generate`, which takes what they leave out from the saved generation config."""
+    options: dict[str, Any] = {"num_beams": settings["num_beams"], "num_return_sequences": n, "do_sample": False}
+    if settings["max_new_tokens_over_input"] is not None:  # our models alone know it
+        options["max_new_tokens_over_input"] = settings["max_new_tokens_over_input"]
+    if settings["num_beams"] > 1:
+        return options | {"length_penalty": settings["length_penalty"]}
+    # transformers warns about settings that greedy decoding does not use
+    return options | {"length_penalty": 1.0, "early_stopping": False}
 
 
 def _search_scores(
@@ -250,7 +243,7 @@ def _search_scores(
     inputs: dict[str, torch.Tensor],
     sequences: torch.Tensor,
     prefix_length: int,
-    config: GenerationConfig,
+    n: int,
     settings: dict[str, Any],
 ) -> list[float]:
     """What the search ranked `sequences` (B * n, 1 + prefix + T) by, from one more forward pass over them.
@@ -258,6 +251,7 @@ def _search_scores(
     generate's own `sequences_scores` exist only when it keeps the scores of the whole vocabulary at every step,
     gigabytes for a batch of real size, and never for greedy decoding.
     """
+    config = model.generation_config
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     rows = []
     for tokens in sequences[:, 1:].tolist():
@@ -266,13 +260,13 @@ def _search_scores(
         while length > prefix_length and tokens[length - 1] == config.pad_token_id:
             length -= 1
         rows.append(tokens[:length])
-    inputs = {name: tensor.repeat_interleave(config.num_return_sequences, 0) for name, tensor in inputs.items()}
+    inputs = {name: tensor.repeat_interleave(n, 0) for name, tensor in inputs.items()}
     rows_at_once = max(1, settings["batch_tokens"] // max(sequences.shape[1], inputs["input_ids"].shape[1]))
     scores = []
     for first in range(0, len(rows), rows_at_once):
         part = slice(first, first + rows_at_once)
         part_inputs = {name: tensor[part] for name, tensor in inputs.items()}
-        for log_probabilities in _log_probabilities(model, part_inputs, rows[part], config):
+        for log_probabilities in _log_probabilities(model, part_inputs, rows[part]):
             generated = log_probabilities[prefix_length:]
             scores.append(generated.sum().item() / _length_penalty(len(generated), settings))
     return scores
@@ -285,12 +279,12 @@ def _length_penalty(length: int, settings: dict[str, Any]) -> float:
 
 
 def _log_probabilities(
-    model: PreTrainedModel, inputs: dict[str, torch.Tensor], rows: list[list[int]], config: GenerationConfig
+    model: PreTrainedModel, inputs: dict[str, torch.Tensor], rows: list[list[int]]
 ) -> list[torch.Tensor]:
     """log P of each token of each row given the source and the row's tokens before it: one float32 vector a row."""
-    started = [[config.decoder_start_token_id, *row[:-1]] for row in rows]
-    decoder = _padded(model, config, started)
-    labels = _padded(model, config, rows)["input_ids"]
+    start_id = model.generation_config.decoder_start_token_id
+    decoder = _padded(model, [[start_id, *row[:-1]] for row in rows])
+    labels = _padded(model, rows)["input_ids"]
     # No decoder mask: padding comes last, where a causal decoder does not look, and its columns are not read below.
     logits = model(**inputs, decoder_input_ids=decoder["input_ids"]).logits
     log_probabilities = -F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none")
@@ -304,10 +298,10 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, **texts: Any) -> list[list[in
     return tokenizer(**texts, padding=False, truncation=False, return_attention_mask=False)["input_ids"]
 
 
-def _padded(model: PreTrainedModel, config: GenerationConfig, rows: list[list[int]]) -> dict[str, torch.Tensor]:
+def _padded(model: PreTrainedModel, rows: list[list[int]]) -> dict[str, torch.Tensor]:
     """Token ids (B, L) padded on the right and their mask, on the model's device."""
-    longest = max(len(row) for row in rows)
-    ids = [row + [config.pad_token_id] * (longest - len(row)) for row in rows]
+    longest, pad_id = max(len(row) for row in rows), model.generation_config.pad_token_id
+    ids = [row + [pad_id] * (longest - len(row)) for row in rows]
     mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
     return {
         "input_ids": torch.tensor(ids, device=model.device),

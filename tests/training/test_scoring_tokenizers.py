@@ -1,6 +1,6 @@
 import pytest
 
-from vanilla_transformer.training.languages import moses_language, scoring_tokenizer
+from vanilla_transformer.training.scoring_tokenizers import moses_language, scoring_tokenizer
 
 CHINESE = (
     "zh ZH zho chi cmn zh-CN zh_CN zh-cn zh_TW zh-Hans zh-Hant zh-Hans-CN zh_Hant_HK zho_Hans zho_Hant cmn_Hans "

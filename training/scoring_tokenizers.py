@@ -1,4 +1,4 @@
-"""Language codes in the spellings people use, and what BLEU needs to know about the language behind them."""
+"""Which tokenizer scores a target language, for language codes in the spellings people use."""
 
 import re
 
