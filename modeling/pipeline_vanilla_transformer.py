@@ -66,13 +66,15 @@ class TranslationPipeline(Pipeline):
             TypeError: where something is not a string.
             ValueError: a source beyond the learned positions without `truncation`.
         """
-        if not isinstance(inputs, Iterable) or isinstance(inputs, (str, bytes, Mapping, Dataset, GeneratorType)):
+        if isinstance(inputs, (str, bytes, Mapping)):
+            return super().__call__(inputs, *args, **kwargs)
+        if isinstance(inputs, Sized) and not len(inputs):  # the base class looks at the first item
+            return []
+        if not isinstance(inputs, Iterable) or isinstance(inputs, (Dataset, GeneratorType)):
             return super().__call__(inputs, *args, **kwargs)
         if not isinstance(inputs, Sized):
             return super().__call__((text for text in inputs), *args, **kwargs)
         texts = [_checked(text) for text in inputs]
-        if not texts:
-            return []
         results = super().__call__(texts, *args, **kwargs)
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
@@ -86,9 +88,12 @@ class TranslationPipeline(Pipeline):
         tgt_lang: str | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        task = self.task.split("_")
+        if len(task) == 4 and src_lang is None and tgt_lang is None:  # translation_en_to_de
+            src_lang, tgt_lang = task[1], task[3]
         for name, asked in (("source_lang", src_lang), ("target_lang", tgt_lang)):
             trained = getattr(self.model.config, name, None)
-            if None not in (asked, trained) and asked != trained:
+            if asked and trained and _language(asked) != _language(trained):
                 logger.warning_once(f"This model was trained with {name} {trained!r}; {asked!r} changes nothing.")
         # Assistants are loaded by the base class.
         if getattr(self, "assistant_model", None) is not None:
@@ -163,6 +168,11 @@ class TranslationPipeline(Pipeline):
                 )
             records.append(record)
         return records
+
+
+def _language(code: str) -> str:
+    """zh of zh_CN, zh-Hans and ZH."""
+    return code.replace("-", "_").partition("_")[0].lower()
 
 
 def _given(params: dict[str, Any]) -> dict[str, Any]:

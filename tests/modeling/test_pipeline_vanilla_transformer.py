@@ -137,7 +137,7 @@ def generator(rows):
 
 
 def key_dataset(rows):
-    return KeyDataset(datasets.Dataset.from_list(rows), "en")
+    return KeyDataset(datasets.Dataset.from_dict({"en": [row["en"] for row in rows]}), "en")
 
 
 def streaming_column(rows):
@@ -182,6 +182,7 @@ def test_a_generator_is_read_as_it_is_translated(pipe):
 def test_nothing_in_nothing_out(pipe):
     assert pipe([]) == []
     assert list(pipe(text for text in [])) == []
+    assert list(pipe(key_dataset([]))) == []
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t \n", "\u3000"])
@@ -209,11 +210,14 @@ def test_a_whole_dataset_is_refused_with_the_remedy(pipe):
         list(pipe(rows.to_iterable_dataset()))
 
 
-def test_languages_are_accepted_and_others_than_the_model_s_noticed(pipe, library_log):
-    assert pipe("No.", src_lang="en", tgt_lang="zh") == [{"translation_text": "否。"}]
+def test_languages_are_accepted_and_others_than_the_model_s_noticed(pipe, memorised, library_log):
+    assert pipe("No.", src_lang="en", tgt_lang="zh_CN") == [{"translation_text": "否。"}]
     assert not library_log.messages
     assert pipe("No.", tgt_lang="fr") == [{"translation_text": "否。"}]
     assert "trained with target_lang 'zh'; 'fr' changes nothing" in library_log.text
+    # The task's name may name them too.
+    vt.TranslationPipeline(model=memorised.model, tokenizer=memorised.tokenizer, task="translation_de_to_zh")
+    assert "trained with source_lang 'en'; 'de' changes nothing" in library_log.text
 
 
 def test_spaces_before_punctuation_are_cleaned_up_if_asked(memorised):
