@@ -5,6 +5,7 @@ Ships to the Hub beside the weights; imports torch alone.
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 # Shapes: M tokens (sentences x positions), C tokens of one chunk, D d_model, N vocabulary.
 
@@ -27,7 +28,11 @@ def smoothed_cross_entropy(
     (`smoothing_over="vocabulary"`), or the label 1 - epsilon and every other token epsilon / (N - 1) ("others").
     Tokens labelled -100 are left out. Returns a float32 (or float64) scalar; gradients reach hidden, weight and bias.
     """
-    return _ChunkedCrossEntropy.apply(hidden_MD, weight_ND, bias_N, labels_M, label_smoothing, smoothing_over)
+    # Inside the function neither grad mode nor needs_input_grad tells that no gradient will be asked for.
+    tensors = (hidden_MD, weight_ND, bias_N)
+    if not torch.is_grad_enabled():
+        tensors = tuple(t if t is None else t.detach() for t in tensors)
+    return _ChunkedCrossEntropy.apply(*tensors, labels_M, label_smoothing, smoothing_over)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -56,34 +61,40 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         loss = hidden_MD.new_zeros((), dtype=sum_type)
         grad_hidden_KD = torch.empty_like(hidden_KD) if need_hidden else None
         grad_weight_ND = torch.zeros_like(weight_ND, dtype=sum_type) if need_weight else None
-        grad_bias_N = torch.zeros_like(bias_N, dtype=sum_type) if bias_N is not None and ctx.needs_input_grad[2] else None
+        grad_bias_N = torch.zeros_like(bias_N, dtype=sum_type) if ctx.needs_input_grad[2] else None
         step = max(1, CHUNK_LOGITS // size)
         with torch.autocast(device, enabled=False):
             for start in range(0, len(labels_K), step):
                 chunk = slice(start, start + step)
                 hidden_CD, labels_C1 = hidden_KD[chunk], labels_K[chunk].unsqueeze(1)
-                logits_CN = (hidden_CD @ matrix_ND.T).to(sum_type)
+                logits_CN = hidden_CD @ matrix_ND.T
                 if bias_N is not None:
                     logits_CN += bias_N
-                log_z_C1 = logits_CN.logsumexp(1, keepdim=True)
-                label_logits_C1 = logits_CN.gather(1, labels_C1)
+                # softmax reads and writes the chunk once; log z = max - log(p of max), which cannot underflow.
+                p_CN = logits_CN.softmax(1, dtype=sum_type)
+                log_z_C1 = logits_CN.amax(1, keepdim=True).to(sum_type) - p_CN.amax(1, keepdim=True).log()
                 # -sum(q log p) with log p = logit - log z and sum(q) = 1
-                loss += (log_z_C1 - peak * label_logits_C1).sum()
+                loss += (log_z_C1 - peak * logits_CN.gather(1, labels_C1)).sum()
                 if rest:
-                    loss -= rest * logits_CN.sum()
+                    loss -= rest * logits_CN.sum(dtype=sum_type)
                 if not (need_hidden or need_weight):
                     continue
-                grad_CN = logits_CN.sub_(log_z_C1).exp_()  # p, then p - q
-                if rest:
-                    grad_CN -= rest
-                grad_CN.scatter_add_(1, labels_C1, torch.full_like(label_logits_C1, -peak))
+                # The gradient of the logits is p - q; q's constant part is taken off after the products, below.
+                p_CN.scatter_add_(1, labels_C1, torch.full_like(log_z_C1, -peak))
                 if grad_bias_N is not None:
-                    grad_bias_N += grad_CN.sum(0)
-                grad_CN = grad_CN.to(matmul_type)
+                    grad_bias_N += p_CN.sum(0)
+                grad_CN = p_CN.to(matmul_type)
                 if need_hidden:
                     grad_hidden_KD[chunk] = grad_CN @ matrix_ND
                 if need_weight:
                     grad_weight_ND += grad_CN.T @ hidden_CD
+            if rest:
+                if need_hidden:
+                    grad_hidden_KD -= rest * matrix_ND.sum(0, dtype=sum_type)
+                if need_weight:
+                    grad_weight_ND -= rest * hidden_KD.sum(0, dtype=sum_type)
+                if grad_bias_N is not None:
+                    grad_bias_N -= rest * len(labels_K)
 
         if need_hidden and not everything:
             grad_hidden_MD = grad_hidden_KD.new_zeros(hidden_MD.shape).index_copy_(0, index_M, grad_hidden_KD)
@@ -94,6 +105,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_loss):
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         hidden_type, weight_type = ctx.types

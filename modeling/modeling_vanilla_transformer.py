@@ -26,9 +26,9 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config
+from .dropout_vanilla_transformer import Dropout
+from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config, prompt_mask
 from .loss_vanilla_transformer import IGNORED, SmoothedLoss
-
 
 if TYPE_CHECKING:  # never imported here; the line makes save_pretrained ship the pipeline's file
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
@@ -48,7 +48,7 @@ class PositionLimitError(ValueError):
 
 
 def sinusoids(positions: torch.Tensor, d_model: int, layout: str) -> torch.Tensor:
-    """Sinusoidal encodings of `positions` (section 3.5), (..., d_model) in float32, for any position.
+    """Sinusoidal encodings of `positions` (section 3.5), (..., d_model) in float64, for any position.
 
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos(the same); layout "concatenated" has all
     the sines first.
@@ -58,12 +58,11 @@ def sinusoids(positions: torch.Tensor, d_model: int, layout: str) -> torch.Tenso
     dims = torch.arange(0, d_model, 2, dtype=exact, device=positions.device)  # (d_model / 2,)
     angles = positions.to(exact).unsqueeze(-1) * torch.exp(dims * (-math.log(10000.0) / d_model))
     waves = (angles.sin(), angles.cos())
-    table = torch.cat(waves, -1) if layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
-    return table.float()
+    return torch.cat(waves, -1) if layout == "concatenated" else torch.stack(waves, -1).flatten(-2)
 
 
 class Positions(nn.Module):
-    """What is added to the embeddings so that order counts: sinusoids of any length, or a learned table (Table 3, E)."""
+    """What is added to the embeddings so that order counts: sinusoids, or a learned table (Table 3, row E)."""
 
     def __init__(self, config: VanillaTransformerConfig, max_positions: int | None, field: str):
         super().__init__()
@@ -197,7 +196,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.dropout = nn.Dropout(config.relu_dropout)
+        self.dropout = Dropout(config.relu_dropout)
 
     def forward(self, x_BLD: torch.Tensor) -> torch.Tensor:
         return self.fc2(self.dropout(self.activation(self.fc1(x_BLD))))
@@ -209,7 +208,7 @@ class Residual(nn.Module):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.post = config.norm_position == "post"
 
     def forward(self, x_BLD: torch.Tensor, sublayer: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -302,7 +301,7 @@ class Encoder(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = Positions(config, config.max_source_positions, "max_source_positions")
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.num_encoder_layers))
         self.norm = _stack_norm(config)
         self.gradient_checkpointing = False
@@ -317,7 +316,7 @@ class Encoder(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """input_ids (B, S) or unscaled inputs_embeds (B, S, D), attention_mask (B, S) -> last_hidden_state (B, S, D)."""
+        """input_ids (B, S) or unscaled inputs_embeds (B, S, D), mask (B, S) -> last_hidden_state (B, S, D)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if attention_mask is None and input_ids is not None:
@@ -350,7 +349,7 @@ class Decoder(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = Positions(config, config.max_target_positions, "max_target_positions")
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_decoder_layers))
         self.norm = _stack_norm(config)
         self.gradient_checkpointing = False
@@ -369,7 +368,7 @@ class Decoder(VanillaTransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """input_ids (B, T) after what the cache holds; attention_mask (B, cached + T) -> last_hidden_state (B, T, D)."""
+        """input_ids (B, T) after what the cache holds; mask (B, cached + T) -> last_hidden_state (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of decoder_input_ids and decoder_inputs_embeds")
         if use_cache and cache is None:
@@ -379,7 +378,7 @@ class Decoder(VanillaTransformerPreTrainedModel):
             )
         cached = cache.get_seq_length() if cache is not None else 0
         if attention_mask is None and input_ids is not None and isinstance(cached, int) and cached == 0:
-            attention_mask = self._leading_pads_mask(input_ids)
+            attention_mask = prompt_mask(input_ids, self.config)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         x_BTD = inputs_embeds * math.sqrt(self.config.d_model)
@@ -404,14 +403,6 @@ class Decoder(VanillaTransformerPreTrainedModel):
         for layer in self.layers:
             x_BTD = layer(x_BTD, self_mask, encoder_hidden_states, cross_mask, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.norm(x_BTD), cache=cache)
-
-    def _leading_pads_mask(self, input_ids: torch.Tensor) -> torch.Tensor | None:
-        """Masks pads on the left; those on the right lie in every real token's future. None where there are none."""
-        pad = self.config.pad_token_id
-        # Marian starts its decoder with the pad token: a pad then says nothing.
-        if pad == self.config.decoder_start_token_id or not bool(input_ids[:, 0].eq(pad).any()):
-            return None
-        return input_ids.ne(pad).cumsum(1).gt(0)
 
 
 def _positions(mask_BL: torch.Tensor) -> torch.Tensor:
@@ -442,6 +433,15 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.encoder.embed_tokens = value
         if self.config.embedding_sharing == "all":
             self.decoder.embed_tokens = value
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        # Source and target share one vocabulary: both sides change size, be their matrices one or two.
+        source, target = self.encoder.embed_tokens, self.decoder.embed_tokens
+        for embedding in (source, target):
+            self._get_resized_embeddings(embedding, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        return source
 
     @can_return_tuple
     def forward(
@@ -510,6 +510,22 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.post_init()
         self.generation_config = paper_generation_config(config)
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        embeddings = self.model._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        size, head = embeddings.num_embeddings, self.lm_head
+        if self.config.embedding_sharing == "none":
+            self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
+        elif size != head.out_features:
+            # The weight is the decoder's embedding, which has its new size.
+            head.out_features = size
+            if head.bias is not None:
+                old = head.bias.data
+                head.bias.data = old.new_full((size,), old.mean().item() if mean_resizing else 0.0)
+                head.bias.data[: len(old)] = old[:size]
+        return embeddings
+
     @can_return_tuple
     def forward(
         self,
@@ -574,7 +590,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         """Labels shifted right: decoder_start_token_id stands at each row's first label, pads where labels are -100."""
         valid_BT = labels.ne(IGNORED)
         before_first_BT = valid_BT.cumsum(1).eq(0)
-        shifted_BT = labels.roll(1, dims=1).masked_fill(valid_BT.logical_not().roll(1, dims=1), self.config.pad_token_id)
+        after_BT = valid_BT.roll(1, dims=1)
+        shifted_BT = labels.roll(1, dims=1).masked_fill(~after_BT, self.config.pad_token_id)
         first_BT = valid_BT & torch.nn.functional.pad(before_first_BT[:, :-1], (1, 0), value=True)
         shifted_BT = shifted_BT.masked_fill(before_first_BT, self.config.pad_token_id)
         return shifted_BT.masked_fill(first_BT, self.config.decoder_start_token_id)
