@@ -8,6 +8,20 @@ PYTEST ?=
 
 .PHONY: quickstart test lint type wheel
 
+# About ten minutes on two cores; a second call continues what the first one began, or shows its result.
+quickstart: .venv/ready
+	$(BIN)/vanilla-transformer train recipes/quickstart.yaml --output-dir runs/quickstart --resume
+	@$(BIN)/python -c "$$TRANSLATE"
+
+# The user's side, in a process of its own.
+define TRANSLATE
+from transformers import pipeline
+translator = pipeline("translation", model="runs/quickstart/final", trust_remote_code=True)
+for text in ["Connect to the device", "The battery is low.", "Enter the password of your account.", "Turn off the light"]:
+    print(f"{text} -> {translator(text)[0]['translation_text']}")
+endef
+export TRANSLATE
+
 test: .venv/ready-dev
 	$(BIN)/python -m pytest $(PYTEST)
 

@@ -85,7 +85,7 @@ def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = Non
     loaded = load_recipe(recipe, set_ or ())
     from vanilla_transformer.training.prepare import prepare
 
-    counters = prepare(loaded, output_dir).counters
+    counters = prepare(loaded, output_dir).facts["counters"]
     if json_:
         _print_json(counters)
     else:
