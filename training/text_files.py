@@ -32,7 +32,8 @@ def open_bytes(path: str | Path) -> BinaryIO:
         if stream.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] != GZIP_MAGIC:
             return stream
         unzipped = gzip.GzipFile(fileobj=stream)
-        unzipped.myfileobj = stream  # closes the file together with the decompressor  # type: ignore[assignment]
+        # so that closing the decompressor closes the file
+        unzipped.myfileobj = stream  # type: ignore[assignment]
         return unzipped  # type: ignore[return-value]
     except BaseException:
         stream.close()
