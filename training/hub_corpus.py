@@ -59,7 +59,10 @@ def _hub_error(corpus: str, error: Exception) -> CorpusError:
             "none of this name here, and no copy in the cache."
         )
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        return CorpusError(f"Hub data set {corpus}: {reason} There is no local file or folder of this name either.")
+        return CorpusError(
+            f"Hub data set {corpus}: {reason} A private one needs a token (`hf auth login`); there is no local "
+            "file or folder of this name either."
+        )
     return CorpusError(f"Hub data set {corpus}: {reason}")
 
 
