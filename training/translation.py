@@ -11,9 +11,14 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.modeling.modeling_vanilla_transformer import PositionLimitError
 from vanilla_transformer.training.evaluation import single_line
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class SentenceTooLongError(UserError, PositionLimitError):
+    """A sentence, named by its number, has more tokens than the model's learned positions."""
 
 
 def load_model(
@@ -33,7 +38,8 @@ def load_model(
         model = AutoModelForSeq2SeqLM.from_pretrained(model_path, dtype=PRECISIONS[precision])
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
-        raise UserError(f"Cannot load a translation model from {model_path}: {error}") from error
+        known = "" if os.path.isdir(model_path) else "there is no such folder, and as a Hub id it gives: "
+        raise UserError(f"Cannot load a translation model from {model_path}: {known}{error}") from error
     return model.to(device or PartialState().device).eval(), tokenizer
 
 
@@ -79,7 +85,8 @@ def translate(
     `decoding` holds num_beams, length_penalty, max_new_tokens_over_input (a cap for each sentence) and batch_tokens
     (source tokens of a batch with its padding); what is left out is as saved with the model. `prefix` is the text that
     translations must begin with, one for all or one for each. `on_progress` gets the number of sentences each batch
-    finished. Line breaks in a translation become spaces. The model's training mode is as before afterwards.
+    finished. Line breaks in a translation become spaces. The model's training mode is as before afterwards. Raises
+    SentenceTooLongError, before any work, for a sentence longer than learned positions.
     """
     translations = _decode(model, tokenizer, sentences, 1, prefix, on_progress, decoding, scored=False)
     return [candidates[0][0] for candidates in translations]
@@ -169,6 +176,8 @@ def score_pairs(
         raise UserError(f"{len(sources)} sources but {len(targets)} targets: both need the same number of lines.")
     source_ids = _token_ids(tokenizer, text=list(sources))
     target_ids = _token_ids(tokenizer, text_target=list(targets))
+    _check_lengths(model, "max_source_positions", dict(enumerate(source_ids, start=1)))
+    _check_lengths(model, "max_target_positions", dict(enumerate(target_ids, start=1)))
     longer = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     scores = [0.0] * len(sources)
     with _evaluating(model):
@@ -203,6 +212,7 @@ def _decode(
         on_progress(len(sentences) - len(worded))
     source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
     prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
+    _check_lengths(model, "max_source_positions", {i + 1: ids for i, ids in zip(worded, source_ids, strict=True)})
     options, start_id = _search_options(settings, n), model.generation_config.decoder_start_token_id
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
     batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
@@ -296,6 +306,18 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, **texts: Any) -> list[list[in
     if not (texts.get("text") or texts.get("text_target")):
         return []
     return tokenizer(**texts, padding=False, truncation=False, return_attention_mask=False)["input_ids"]
+
+
+def _check_lengths(model: PreTrainedModel, field: str, numbered: dict[int, list[int]]) -> None:
+    if getattr(model.config, "positional_encoding", None) != "learned":
+        return
+    limit = getattr(model.config, field)
+    for number, ids in numbered.items():
+        if len(ids) > limit:
+            raise SentenceTooLongError(
+                f"Sentence {number} has {len(ids)} tokens, but the model's learned positions end at {field} = {limit}; "
+                "shorten it, or use a model with a larger table or with sinusoidal positions."
+            )
 
 
 def _padded(model: PreTrainedModel, rows: list[list[int]]) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.modeling.modeling_vanilla_transformer import PositionLimitError
 from vanilla_transformer.training import translation
 from vanilla_transformer.training.evaluation import evaluate_model
 from vanilla_transformer.training.translation import (
@@ -217,8 +218,12 @@ def test_line_breaks_in_translations_become_spaces(model, tokenizer, monkeypatch
 def test_a_sentence_past_learned_positions_is_named(tokenizer):
     model = small_model(positional_encoding="learned", max_source_positions=4, max_target_positions=64)
     assert len(translate(model, tokenizer, ["w1 w2 w3"])) == 1
-    with pytest.raises(ValueError, match="max_source_positions = 4"):
-        translate(model, tokenizer, ["w1", "w1 w2 w3 w4"])
+    with pytest.raises(PositionLimitError, match="Sentence 3 has 5 tokens.*max_source_positions = 4") as raised:
+        translate(model, tokenizer, ["w1", "", "w1 w2 w3 w4"])
+    assert isinstance(raised.value, UserError)
+    assert len(score_pairs(model, tokenizer, ["w1 w2 w3"], ["w1 " * 63])) == 1
+    with pytest.raises(PositionLimitError, match="Sentence 2 has 65 tokens.*max_target_positions = 64"):
+        score_pairs(model, tokenizer, ["w1", "w1"], ["w1", "w1 " * 64])
 
 
 @given(
@@ -265,7 +270,7 @@ def test_a_saved_folder_is_evaluated(tmp_path, tokenizer):
 def test_what_is_wrong_is_said_before_the_model_is_loaded(tmp_path):
     with pytest.raises(UserError, match="2 source lines but 1 references"):
         evaluate_model(tmp_path / "absent", ["a", "b"], ["a"])
-    with pytest.raises(UserError, match="absent"):
+    with pytest.raises(UserError, match="absent: there is no such folder"):
         evaluate_model(tmp_path / "absent", ["a"], ["a"])
 
 
