@@ -176,8 +176,12 @@ def evaluate(
     references = [read_lines(path) for path in reference]
     if hypotheses is not None:
         result = evaluate_hypotheses(read_lines(hypotheses), references, **scoring)
-    else:
-        decoding = {"num_beams": beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens}
+    elif model is not None and source is not None:
+        decoding: dict[str, Any] = {
+            "num_beams": beams,
+            "length_penalty": length_penalty,
+            "batch_tokens": batch_tokens,
+        }
         sources = read_lines(source)
         with tqdm(total=len(sources), unit="sentence", disable=not is_main_process()) as bar:
             result = evaluate_model(
@@ -235,7 +239,12 @@ def translate(
     from vanilla_transformer.training.translation import load_model, translate_nbest, translate_stream
 
     loaded, tokenizer = load_model(model, device=device, precision=precision)
-    decoding = {"num_beams": beams, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "prefix": prefix}
+    decoding: dict[str, Any] = {
+        "num_beams": beams,
+        "length_penalty": length_penalty,
+        "batch_tokens": batch_tokens,
+        "prefix": prefix,
+    }
     lines = _stdin_lines()
     size = chunk_lines or (1 if sys.stdin.isatty() else 1024)
     if not (nbest or scores or json_):
