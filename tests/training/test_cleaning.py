@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.training.cleaning import DROPPED, DigestSet, Rules, clean, hold_out, overlap_key, words
@@ -77,6 +77,7 @@ def test_words_count_characters_where_words_have_no_spaces(text, count):
     assert words(text) == count
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5)))
 def test_digest_set_is_a_set(digests):
     ours, theirs = DigestSet(), set()
@@ -109,6 +110,7 @@ rule_sets = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(texts, texts)), rule_sets, st.lists(st.sampled_from(["a", "B", ""])))
 def test_counters_add_up_and_order_is_kept(pairs, rules, held_out_sources):
     kept, counters = cleaned(pairs, rules, held_out_sources)

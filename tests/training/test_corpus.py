@@ -270,7 +270,7 @@ def test_a_local_folder_wins_over_a_hub_id_and_a_named_corpus_over_a_folder(fold
 lines = st.text(st.characters(exclude_characters="\n\r\t\0", exclude_categories=["Cs"]), max_size=6)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(lines, lines), min_size=1), st.lists(st.tuples(lines, lines), min_size=1), st.booleans())
 def test_counters_add_up_and_evaluation_covers_every_line(folder, train, dev, drop):
     train[0], dev[0] = ("fixed source", "fixed target"), ("first", "first")

@@ -4,7 +4,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.configuration.errors import CorpusError
@@ -118,6 +118,7 @@ def test_format_by_name(name, ending):
 sentences = st.text(st.characters(exclude_characters="\n\r\t\0", exclude_categories=["Cs"]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(sentences, sentences), min_size=1))
 def test_all_formats_give_the_same_pairs_in_order(tmp_path_factory, pairs):
     folder = tmp_path_factory.getbasetemp()

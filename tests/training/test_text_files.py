@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.configuration.errors import CorpusError
@@ -113,6 +113,7 @@ def test_files_of_different_length_name_the_first_line_without_partner(tmp_path,
         list(read_aligned(*(reversed(files) if swapped else files)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])), min_size=1))
 def test_lines_come_back_as_they_were_written(tmp_path_factory, lines):
     # a mark at the very start and a carriage return at a line's end belong to the encoding, not to the text
