@@ -242,6 +242,8 @@ class Update(NamedTuple):
     target_tokens: int  # real target tokens of the whole update over all processes: the divisor of the loss
     source_tokens: int
     lines: np.ndarray  # corpus line of every pair of the whole update, to name the culprit of a bad one
+    last: bool  # whether the epoch ends with it
+    cursor: dict[str, Any] | None = None  # of a stream: where to read on from, instead of from the start
 
 
 def tensors(source: np.ndarray, target: np.ndarray, source_lengths: np.ndarray) -> dict[str, torch.Tensor]:
@@ -294,6 +296,7 @@ class _ProcessUpdates(torch.utils.data.Dataset):
             int(self.plan.target_tokens[index]),
             int(self.plan.source_tokens[index]),
             lines[np.concatenate(parts)],
+            index == len(self.plan) - 1,
         )
 
 

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
-import tokenizers
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import CorpusError, UserError
 from vanilla_transformer.training.corpus import Corpus, load_corpus
 from vanilla_transformer.training.durable import MANIFEST, fault, sha256, whole_folder, write_manifest
+from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.token_ids import SCHEMA, PairEncoder
 from vanilla_transformer.training.tokenizer import load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ SELECTING = (
 )
 
 LINES_PER_BATCH = 10_000
+# Pairs of a stream that the vocabulary is learned from: its beginning, which has to stand for the rest.
+VOCABULARY_PAIRS = 1_000_000
 # Pairs of an update lie anywhere in the file, and each record batch that they touch costs a step of its own.
 BYTES_PER_RECORD_BATCH = 2**26
-
-SCHEMA = pa.schema({"source_ids": pa.list_(pa.int32()), "target_ids": pa.list_(pa.int32()), "line": pa.int64()})
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Prepared:
     """A corpus ready for training.
 
     train: columns source_ids and target_ids (both with the end token) and line, the pair's number in the cleaned
-        training split, from 1.
+        training split, from 1; for a streamed corpus the pairs as they come.
     dev and test: the raw pairs in a column `translation`, None where the corpus has none.
     fingerprint: changes when the training data or the vocabulary do.
     facts: for the manifest: counters per split (read == kept + all others), what was seen in dev and test, tokens, the
@@ -60,7 +59,7 @@ class Prepared:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    train: datasets.Dataset
+    train: datasets.Dataset | StreamedPairs
     dev: datasets.Dataset | None
     test: datasets.Dataset | None
     fingerprint: str
@@ -93,15 +92,21 @@ def prepare(recipe: "Recipe", output_dir: str | Path) -> Prepared:
     except OSError as error:
         raise UserError(f"{parent} cannot be written: {error.strerror or error}.") from error
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    if recipe.data.streaming:
+        langs = recipe.data.source_lang, recipe.data.target_lang
+        train = StreamedPairs(corpus.splits["train"], langs, tokenizer, recipe.data.max_length)
+    else:
+        train = datasets.Dataset.from_file(str(folder / "train.arrow"))
     return Prepared(
-        tokenizer=load_tokenizer(folder / "tokenizer"),
-        train=datasets.Dataset.from_file(str(folder / "train.arrow")),
+        tokenizer=tokenizer,
+        train=train,
         dev=corpus.splits.get("dev"),
         test=corpus.splits.get("test"),
         fingerprint=key,
         facts={
             # dev and test are not kept here and may have changed
-            "counters": {**corpus.counters, "train": facts["train"]},
+            "counters": {**corpus.counters, **facts["counters"]},
             "reported": corpus.reported,
             "sources": corpus.sources,
             "tokens": facts["tokens"],
@@ -117,6 +122,8 @@ def _fingerprint(recipe: "Recipe", corpus: Corpus) -> str:
         # Dev and test too: what they hold is kept out of training.
         "sources": [[source["split"], source["sha256"], source["lines"]] for source in corpus.sources],
     }
+    if recipe.data.streaming:  # no hash is known before the stream is read
+        content["stream"] = [recipe.data.corpus, recipe.data.name, recipe.data.revision, recipe.data.train]
     if recipe.tokenizer.path is None:
         content["tokenizer"] = [recipe.tokenizer.type, recipe.tokenizer.vocab_size]
     else:
@@ -135,38 +142,41 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, recipe: "Recipe", corpus: Corpus, reused: PreTrainedTokenizerBase | None) -> None:
-    """Write tokenizer/, train.arrow and the manifest."""
-    langs = recipe.data.source_lang, recipe.data.target_lang
+    """Write tokenizer/, the training pairs as train.arrow unless they are streamed, and the manifest."""
+    langs, max_length = (recipe.data.source_lang, recipe.data.target_lang), recipe.data.max_length
     train = corpus.splits["train"]
     if reused is None:
-        logger.info(f"Learning a vocabulary from {len(train):,} pairs.")
-    tokenizer = reused or train_tokenizer(_Texts(train, langs), recipe.tokenizer)
+        first = train.take(VOCABULARY_PAIRS) if recipe.data.streaming else train
+        logger.info("Learning a vocabulary.")
+    tokenizer = reused or train_tokenizer(_Texts(first, langs), recipe.tokenizer)
     tokenizer.save_pretrained(folder / "tokenizer")
+    vocabulary = {"size": len(tokenizer), "sha256": sha256(folder / "tokenizer" / "tokenizer.json")}
+    if recipe.data.streaming:
+        write_manifest(folder, counters={}, tokens=None, vocabulary=vocabulary)
+        return
     logger.info(f"Tokenising {len(train):,} pairs.")
-    counts = _write_ids(folder / "train.arrow", train, langs, tokenizer, recipe.data.max_length)
+    counts = _write_ids(folder / "train.arrow", train, langs, tokenizer, max_length)
+    dropped = counts["too_many_tokens"]
     if not counts["kept"]:
         raise CorpusError(
-            f"data.max_length = {recipe.data.max_length}: no training pair is that short, </s> included "
-            f"({counts['too_many_tokens']:,} dropped)."
+            f"data.max_length = {max_length}: no training pair is that short, </s> included ({dropped:,} dropped)."
         )
-    if counts["too_many_tokens"]:
-        logger.info(f"Dropped {counts['too_many_tokens']:,} pairs of more than {recipe.data.max_length} tokens a side.")
+    if dropped:
+        logger.info(f"Dropped {dropped:,} pairs of more than {max_length} tokens a side (data.max_length).")
     tokens = {"source": counts.pop("source_tokens"), "target": counts.pop("target_tokens")}
-    write_manifest(
-        folder,
-        train=corpus.counters["train"] | counts,
-        tokens=tokens,
-        vocabulary={"size": len(tokenizer), "sha256": sha256(folder / "tokenizer" / "tokenizer.json")},
-    )
+    counters = {"train": corpus.counters["train"] | counts}
+    write_manifest(folder, counters=counters, tokens=tokens, vocabulary=vocabulary)
 
 
 class _Texts:
     """Every line of both sides, as often as it is iterated over, one batch of lines in memory."""
 
-    def __init__(self, pairs: datasets.Dataset, langs: tuple[str, str]) -> None:
+    def __init__(self, pairs: datasets.Dataset | datasets.IterableDataset, langs: tuple[str, str]) -> None:
         self.pairs, self.langs = pairs, langs
 
     def __iter__(self) -> Iterator[str]:
+        if isinstance(self.pairs, datasets.IterableDataset):
+            return (row["translation"][lang] for row in self.pairs for lang in self.langs)
         return chain.from_iterable(chain(*sides) for sides in _sides(self.pairs, self.langs))
 
 
@@ -177,22 +187,11 @@ def _sides(pairs: datasets.Dataset, langs: tuple[str, str]) -> Iterator[list[lis
         yield [column.field(lang).to_pylist() for lang in langs]
 
 
-def encoder(tokenizer: PreTrainedTokenizerBase) -> tokenizers.Tokenizer:
-    """A copy of the tokenizer's engine that cuts nothing, pads nothing and takes special tokens in a text for text."""
-    # Without a choice, the library warns in every data worker that is forked later; ours never tokenise.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    engine = tokenizers.Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    engine.no_truncation()
-    engine.no_padding()
-    engine.encode_special_tokens = True
-    return engine
-
-
 def _write_ids(
     path: Path, pairs: datasets.Dataset, langs: tuple[str, str], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> dict[str, int]:
     """Write the pairs of at most `max_length` tokens a side; returns counts of pairs and tokens."""
-    engine = encoder(tokenizer)
+    encode = PairEncoder(tokenizer, max_length)
     counts = dict.fromkeys(("kept", "too_many_tokens", "source_tokens", "target_tokens"), 0)
     line = 1
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
@@ -202,27 +201,15 @@ def _write_ids(
             writer.write_table(pa.Table.from_batches(waiting, SCHEMA).combine_chunks())
             waiting.clear()
 
-        for sides in _sides(pairs, langs):
-            source, target = ([encoding.ids for encoding in engine.encode_batch_fast(side)] for side in sides)
-            lengths = np.array([[*map(len, source)], [*map(len, target)]])
-            kept = np.flatnonzero(lengths.max(axis=0) <= max_length)
-            waiting.append(
-                pa.record_batch(
-                    [_list_array(source, kept), _list_array(target, kept), pa.array(kept + line)], schema=SCHEMA
-                )
-            )
-            line += len(source)
-            counts["kept"] += len(kept)
-            counts["too_many_tokens"] += len(source) - len(kept)
-            counts["source_tokens"] += int(lengths[0, kept].sum())
-            counts["target_tokens"] += int(lengths[1, kept].sum())
+        for sources, targets in _sides(pairs, langs):
+            batch = encode(sources, targets, line)
+            waiting.append(batch)
+            line += len(sources)
+            counts["kept"] += len(batch)
+            counts["too_many_tokens"] += len(sources) - len(batch)
+            counts["source_tokens"] += len(batch.column("source_ids").flatten())
+            counts["target_tokens"] += len(batch.column("target_ids").flatten())
             if sum(batch.nbytes for batch in waiting) >= BYTES_PER_RECORD_BATCH:
                 flush()
         flush()
     return counts
-
-
-def _list_array(rows: list[list[int]], kept: np.ndarray) -> pa.ListArray:
-    offsets = np.cumsum([0, *(len(rows[row]) for row in kept)], dtype=np.int32)
-    values = chain.from_iterable(rows[row] for row in kept)
-    return pa.ListArray.from_arrays(offsets, np.fromiter(values, dtype=np.int32, count=offsets[-1]))
