@@ -21,8 +21,6 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
     other.
     """
     config = recipe.training
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     for tracker in recipe.tracking.trackers:
         if importlib.util.find_spec(tracker) is None:
             raise UsageError(
@@ -31,13 +29,15 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
             )
     AcceleratorState._reset_state()  # a second run in one Python process may have another precision
     accelerator = Accelerator(
+        cpu=not torch.accelerator.is_available(),  # said aloud, or torchrun's processes would not find each other
         mixed_precision="bf16" if config.precision == "bfloat16" else "no",
         dynamo_plugin=TorchDynamoPlugin(backend="inductor", dynamic=True) if config.compile else None,
         log_with=recipe.tracking.trackers or None,
         project_config=ProjectConfiguration(project_dir=str(folder), logging_dir=str(folder / "trackers")),
-        # No buffer changes in training, so none has to be sent around.
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)],
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # one copy of the gradient
     )
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != launched:
         raise UserError(

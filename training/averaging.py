@@ -43,7 +43,8 @@ def write_average(folders: list[Path], output: Path) -> None:
 
 def _same_model(folders: list[Path]) -> list[str]:
     """The names of the weight files that all folders share; raises UserError naming each folder that differs."""
-    problems, first = [], None
+    problems: list[str] = []
+    first: tuple[Path, dict, list[str]] | None = None
     for folder in folders:
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -64,7 +65,7 @@ def _same_model(folders: list[Path]) -> list[str]:
             problems.append(f"{folder}: its config differs from that of {first[0]} in {', '.join(different)}")
         if weights != first[2]:
             problems.append(f"{folder}: its weight files {weights} are not those of {first[0]}, {first[2]}")
-    if problems:
+    if problems or first is None:
         raise problems_error("averaging", problems, UserError)
     return first[2]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -44,7 +45,7 @@ class TrainerState:
     seconds: float = 0.0  # wall-clock time in the loop, validation and checkpoints included, over all sessions
     skipped: int = 0  # updates not applied because of non-finite numbers
     skipped_in_a_row: int = 0
-    best_score: float | None = None  # of early_stopping_metric; the model it belongs to is in RUN/best
+    best_score: float | None = None  # BLEU, or the loss negated; the model it belongs to is in RUN/best
     best_step: int = 0
     validations_since_best: int = 0
     log_size: int = 0  # bytes and rows of metrics.jsonl that belong to this state
@@ -67,10 +68,23 @@ def save_checkpoint(
             save_file(optimizer, temporary / OPTIMIZER)
             write_json(temporary / STATE, asdict(state))
             write_manifest(temporary, step=state.step)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(
             f"The checkpoint {folder} could not be written: {error}. Earlier checkpoints are untouched; make room or "
             "mend the folder, then continue with --resume."
+        ) from error
+
+
+def save_best(folder: Path, step: int, scores: dict[str, float], save_model: Callable[[Path], None]) -> None:
+    """Write the best model so far in the place of the former one; on the main process only, errors as above."""
+    try:
+        with whole_folder(folder) as temporary:
+            save_model(temporary)
+            write_manifest(temporary, step=step, scores=scores)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"The best model could not be written to {folder}: {error}. The checkpoints and the former best model are "
+            "untouched; make room or mend the folder, then continue with --resume."
         ) from error
 
 
@@ -114,7 +128,7 @@ def newest_whole(parent: Path) -> tuple[Path | None, list[str]]:
 
     None when there is no checkpoint at all. Raises UserError when there are some and none is whole.
     """
-    skipped = []
+    skipped: list[str] = []
     for folder in reversed(checkpoints(parent)):
         if (reason := fault(folder)) is None:
             return folder, skipped
@@ -165,9 +179,13 @@ def scheduled(parent: Path, save_every: int) -> list[Path]:
     return [folder for folder in checkpoints(parent) if step_of(folder) % save_every == 0]
 
 
-def prune(parent: Path, keep_last: int, save_every: int) -> None:
-    """Delete all but the newest checkpoint and the newest `keep_last` scheduled ones; call after a whole save."""
-    keep = {*scheduled(parent, save_every)[-keep_last:], *checkpoints(parent)[-1:]}
-    for folder in checkpoints(parent):
+def prune(newest: Path, keep_last: int, save_every: int) -> None:
+    """Keep `newest`, which has just been saved, and the `keep_last` scheduled ones up to it; delete older ones.
+
+    Later ones are not counted: they are damaged, or the run would have gone on from them.
+    """
+    older = [folder for folder in checkpoints(newest.parent) if step_of(folder) <= step_of(newest)]
+    keep = {newest, *[folder for folder in older if step_of(folder) % save_every == 0][-keep_last:]}
+    for folder in older:
         if folder not in keep:
             delete_folder(folder)

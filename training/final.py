@@ -1,7 +1,5 @@
 """The end of a run: one model folder to use and publish, and its scores on the test pairs."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -9,8 +7,10 @@ from accelerate import Accelerator
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.averaging import write_average
-from vanilla_transformer.training.checkpoint import TRAINING_FILES, newest_whole, scheduled
-from vanilla_transformer.training.durable import fault, whole_folder
+from vanilla_transformer.training.checkpoint import newest_whole, scheduled
+from vanilla_transformer.training.durable import fault
+from vanilla_transformer.training.evaluation import evaluate_model
+from vanilla_transformer.training.model_folder import copy_model
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.validation import decoding_options
@@ -28,7 +28,7 @@ def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
             write_average(chosen, run.final)
             return f"{run.final} is the average of {', '.join(folder.name for folder in chosen)}."
         if run.best.exists() and fault(run.best) is None:
-            _copy_model(run.best, run.final)
+            copy_model(run.best, run.final)
             return (
                 f"{run.final} is the best model of the validations: {len(whole)} checkpoints are fewer than "
                 f"training.average_last = {average_last}."
@@ -36,23 +36,14 @@ def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
         newest, _ = newest_whole(run.checkpoints)
         if newest is None:
             raise UserError(f"{run.path} holds no checkpoint to make a final model of.")
-        _copy_model(newest, run.final)
+        copy_model(newest, run.final)
         return f"{run.final} is the last checkpoint, {newest.name}."
     except OSError as error:
         raise UserError(f"{run.final} could not be written: {error}. The checkpoints are untouched.") from error
 
 
-def _copy_model(source: Path, target: Path) -> None:
-    with whole_folder(target) as temporary:
-        for path in source.iterdir():
-            if path.is_file() and path.name not in TRAINING_FILES:
-                shutil.copyfile(path, temporary / path.name)
-
-
 def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, test: datasets.Dataset) -> dict[str, Any]:
     """Translate the test pairs with RUN/final and score them into RUN/results; every process calls it."""
-    from vanilla_transformer.training.evaluation import evaluate_model
-
     accelerator.wait_for_everyone()
     pairs = [row["translation"] for row in test]
     evaluation = recipe.evaluation

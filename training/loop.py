@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
 from vanilla_transformer.training.batching import EpochPlan, Update, micro_batches, pair_lengths, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState
-from vanilla_transformer.training.durable import whole_folder, write_manifest
 from vanilla_transformer.training.metrics_log import MetricsLog
 from vanilla_transformer.training.optimizer import optimizer_tensors
 from vanilla_transformer.training.processes import on_main
@@ -53,7 +53,7 @@ class Loop:
     state: TrainerState
     run: RunFolder
     log: MetricsLog | None  # on the main process
-    save_model: Callable[[Path, dict[str, torch.Tensor]], None]  # writes a Hub-ready model folder
+    save_model: Callable[..., None]  # called with a folder and `weights`, writes a Hub-ready model folder
     validate: Callable[[nn.Module], dict[str, float]] | None = None  # scores, the same on every process
 
     def train(self) -> str:
@@ -120,7 +120,8 @@ class Loop:
     def _backward(self, update: Update) -> torch.Tensor:
         """Add the gradients of this process's parts; returns their share of the update's loss per target token."""
         world, device = self.accelerator.num_processes, self.accelerator.device
-        total = torch.zeros((), device=device)
+        # float64 holds a sum of float32 losses exactly, over parts as over processes; Apple's GPUs do not have it.
+        total = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
         for index, batch in enumerate(update.batches):
             if batch is None and world == 1:
                 continue
@@ -201,8 +202,8 @@ class Loop:
         score = -scores[metric] if metric == "validation_loss" else scores[metric]
         if state.best_score is None or score > state.best_score:
             state.best_score, state.best_step, state.validations_since_best = score, state.step, 0
-            weights = self._weights()
-            on_main(self.accelerator, lambda: self._write_best(weights, scores))
+            write = partial(self.save_model, weights=self._weights())
+            on_main(self.accelerator, lambda: checkpoint.save_best(self.run.best, state.step, scores, write))
         else:
             state.validations_since_best += 1
         return scores
@@ -218,20 +219,14 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint, then let go of those no longer wanted."""
         optimizer = self.optimizer.optimizer if isinstance(self.optimizer, AcceleratedOptimizer) else self.optimizer
-        tensors, weights = optimizer_tensors(self.model, optimizer), self._weights()
-        on_main(self.accelerator, lambda: self._write_checkpoint(tensors, weights))
+        tensors, write = optimizer_tensors(self.model, optimizer), partial(self.save_model, weights=self._weights())
+        on_main(self.accelerator, lambda: self._write_checkpoint(tensors, write))
 
-    def _write_checkpoint(self, tensors: dict[str, torch.Tensor], weights: dict[str, torch.Tensor]) -> None:
-        self.log.sync()
-        self.state.log_size, self.state.log_rows = self.log.size, self.log.rows
+    def _write_checkpoint(self, tensors: dict[str, torch.Tensor], write_model: Callable[[Path], None]) -> None:
+        self.state.log_size, self.state.log_rows = self.log.sync()
         folder = self.run.checkpoints / f"step-{self.state.step}"
-        checkpoint.save_checkpoint(folder, self.state, tensors, lambda path: self.save_model(path, weights))
-        checkpoint.prune(self.run.checkpoints, self.config.keep_last, self.config.save_every)
-
-    def _write_best(self, weights: dict[str, torch.Tensor], scores: dict[str, float]) -> None:
-        with whole_folder(self.run.best) as folder:
-            self.save_model(folder, weights)
-            write_manifest(folder, step=self.state.step, scores=scores)
+        checkpoint.save_checkpoint(folder, self.state, tensors, write_model)
+        checkpoint.prune(folder, self.config.keep_last, self.config.save_every)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """The whole model's weights; every process must call it, the main one gets them all."""

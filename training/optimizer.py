@@ -1,6 +1,8 @@
 """Adam as in section 5.3, and its state under the parameters' names, whole on any number of processes."""
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,12 +22,11 @@ def build_adam(
 
     The learning rate is zero until the loop sets it for each update.
     """
-    settings = {"lr": 0.0, "betas": (beta1, beta2), "eps": epsilon}
-    parameters = list(parameters)
+    adam = partial(torch.optim.Adam, list(parameters), lr=0.0, betas=(beta1, beta2), eps=epsilon)
     try:
-        return torch.optim.Adam(parameters, **settings, fused=True)
+        return adam(fused=True)
     except RuntimeError:  # a device without the fused kernel
-        return torch.optim.Adam(parameters, **settings, foreach=True)
+        return adam(foreach=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -36,7 +37,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     if not optimizer.state:
         return {}  # before the first applied update; asking torch would make it take an empty step
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(model, optimizer, options=options).get("state", {})
+    state: Any = get_optimizer_state_dict(model, optimizer, options=options).get("state", {})
     return {
         f"{parameter}.{quantity}": value.contiguous()
         for parameter, quantities in state.items()
@@ -54,8 +55,8 @@ def load_optimizer_tensors(
     if not tensors:
         return
     options = StateDictOptions(full_state_dict=True)
-    groups = get_optimizer_state_dict(model, optimizer, options=options)["param_groups"]
-    state: dict[str, dict[str, torch.Tensor]] = {name: {} for group in groups for name in group["params"]}
+    groups: Any = get_optimizer_state_dict(model, optimizer, options=options)["param_groups"]
+    state: Any = {name: {} for group in groups for name in group["params"]}
     for key, value in tensors.items():
         parameter, quantity = key.rsplit(".", 1)
         if parameter not in state:

@@ -18,7 +18,8 @@ def on_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer | None
     """
     if accelerator.num_processes == 1:
         return do()
-    answer, error = None, None
+    answer: Answer | None = None
+    error: BaseException | None = None
     exit_code: list[int | None] = [None]
     if accelerator.is_main_process:
         try:

@@ -14,14 +14,17 @@ from vanilla_transformer.training.recipe import Recipe, to_yaml
 from vanilla_transformer.training.recipe_yaml import read_mapping
 
 LOCK = ".lock"
-# Keys that may differ between the sessions of one run: they say how long it is, what is kept and shown, and how the
-# work is laid out, but not what an update computes. A key ending in a dot stands for a whole section.
+# Keys that may differ between the sessions of one run: they say how long it is, what is kept and shown, how the work is
+# laid out and where the data lies, but not what an update computes nor which model is the best. What the data holds is
+# checked by its fingerprint. A key ending in a dot stands for a whole section.
 FREE_KEYS = (
     *("training.max_steps", "training.max_epochs", "training.max_minutes", "training.patience"),
     *("training.log_every", "training.save_every", "training.eval_every"),
     *("training.keep_last", "training.average_last"),
     *("training.gradient_accumulation_steps", "training.num_workers", "training.threads", "training.compile"),
-    *("training.activation_checkpointing", "generation.", "evaluation.", "tracking."),
+    *("training.activation_checkpointing", "generation.", "tracking."),
+    *("evaluation.metrics", "evaluation.lowercase_tokenized", "evaluation.tokenize", "evaluation.dev_limit"),
+    *("data.corpus", "data.name", "data.revision", "data.train", "data.dev", "data.test", "tokenizer.path"),
 )
 
 

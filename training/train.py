@@ -2,25 +2,22 @@
 
 import logging
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
-import torch
-from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
-
-from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training import checkpoint
 from vanilla_transformer.training.acceleration import make_accelerator, start_trackers
 from vanilla_transformer.training.final import evaluate_final, write_final
 from vanilla_transformer.training.loop import Loop
 from vanilla_transformer.training.manifest import RunManifest
 from vanilla_transformer.training.metrics_log import MetricsLog
+from vanilla_transformer.training.model_folder import build_model, save_model
 from vanilla_transformer.training.optimizer import build_adam, load_optimizer_tensors
 from vanilla_transformer.training.prepare import prepare
 from vanilla_transformer.training.processes import from_main, on_main
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder, locked
-from vanilla_transformer.training.validation import Validator, decoding_options
+from vanilla_transformer.training.validation import Validator
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +45,9 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
             source, model, prepared.fingerprint, config.gradient_accumulation_steps, accelerator.num_processes
         )
         if accelerator.is_main_process:
-            logger.info("\n".join([*skipped, f"Continuing {source}." if source else f"Beginning {run.path}."]))
+            for reason in skipped:
+                logger.warning(reason)
+            logger.info(f"Continuing from {source}." if source else f"Beginning {run.path}.")
         if config.activation_checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
         adam = build_adam(model.parameters(), config.adam_beta1, config.adam_beta2, config.adam_epsilon)
@@ -70,10 +69,10 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
             state=state,
             run=run,
             log=log,
-            save_model=lambda folder, weights: save_model(model, prepared.tokenizer, folder, weights),
+            save_model=partial(save_model, model, prepared.tokenizer),
             validate=Validator(recipe, accelerator, prepared.tokenizer, prepared.dev) if prepared.dev else None,
         )
-        with manifest or nullcontext():
+        with log or nullcontext(), manifest or nullcontext():
             limit = loop.train()
             made_of = from_main(accelerator, lambda: write_final(run, config.average_last, config.save_every))
             if accelerator.is_main_process:
@@ -84,36 +83,6 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
                     for name, score in result["scores"].items():
                         print(f"test {name} = {score['score']:.2f} {score['signature']}")
     return run.final
-
-
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerForConditionalGeneration:
-    """The recipe's model with its first weights, a function of training.seed alone, and its decoding as the default."""
-    config = recipe.model.to_config(
-        len(tokenizer), source_lang=recipe.data.source_lang, target_lang=recipe.data.target_lang
-    )
-    torch.manual_seed(recipe.training.seed)
-    model = VanillaTransformerForConditionalGeneration(config)
-    decoding = decoding_options(recipe.generation)
-    for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
-        setattr(model.generation_config, name, decoding[name])
-    if recipe.generation.num_beams == 1:
-        model.generation_config.early_stopping = None  # belongs to beams; transformers refuses to save it without
-    return model
-
-
-def save_model(
-    model: VanillaTransformerForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    weights: dict[str, torch.Tensor],
-) -> None:
-    """Write a Hub-ready model folder with these weights, which may be gathered from several processes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # it would break into the loop's own
-    model.save_pretrained(folder, state_dict=weights)
-    tokenizer.save_pretrained(folder)
-    if shown:
-        transformers_logging.enable_progress_bar()
 
 
 if __name__ == "__main__":  # torchrun, accelerate launch -m, python -m

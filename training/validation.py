@@ -1,6 +1,7 @@
 """How good the model is on the dev pairs while it trains: cross-entropy, perplexity, and scores of its translations."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,8 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.training.batching import collate
-from vanilla_transformer.training.prepare import encoder
+from vanilla_transformer.training.evaluation import corpus_scores
 from vanilla_transformer.training.recipe import DecodingConfig, Recipe
+from vanilla_transformer.training.token_ids import PairEncoder
+from vanilla_transformer.training.translation import translate_sharded
 
 
 class Validator:
@@ -29,10 +32,10 @@ class Validator:
         self.targets = [pair[data.target_lang] for pair in pairs]
         self._recipe, self._accelerator, self._tokenizer = recipe, accelerator, tokenizer
         self._decoded = slice(limit)
-        engine = encoder(tokenizer)
-        sides = zip(engine.encode_batch_fast(self.sources), engine.encode_batch_fast(self.targets), strict=True)
-        rows = [{"source_ids": source.ids, "target_ids": target.ids} for source, target in sides]
-        self._batches = _batches(rows, recipe.generation.batch_tokens)
+        encode = PairEncoder(tokenizer, max_length=sys.maxsize)  # dev is scored whole
+        self._batches = _batches(encode(self.sources, self.targets, 1).to_pylist(), recipe.generation.batch_tokens)
+        if recipe.evaluation.decode:
+            self._bleu(self.targets[:1], self.targets[:1])  # a wish that cannot be met is found before training
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """validation_loss (nats per target token, without label smoothing), validation_perplexity, and, where the
@@ -62,23 +65,18 @@ class Validator:
         return loss / tokens
 
     def _translation_scores(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        from vanilla_transformer.training.evaluation import corpus_scores
-        from vanilla_transformer.training.translation import translate_sharded
+        sources, options = self.sources[self._decoded], decoding_options(self._recipe.generation)
+        hypotheses = translate_sharded(self._whole(model), self._tokenizer, sources, **options)
+        return self._bleu(hypotheses, self.targets[self._decoded])
 
-        recipe = self._recipe
-        hypotheses = translate_sharded(
-            self._whole(model),
-            self._tokenizer,
-            self.sources[self._decoded],
-            **decoding_options(recipe.generation),
-        )
+    def _bleu(self, hypotheses: list[str], references: list[str]) -> dict[str, dict[str, Any]]:
         return corpus_scores(
             hypotheses,
-            self.targets[self._decoded],
-            target_lang=recipe.data.target_lang,
+            references,
+            target_lang=self._recipe.data.target_lang,
             metrics=["bleu"],
-            lowercase_tokenized=recipe.evaluation.lowercase_tokenized,
-            tokenize=recipe.evaluation.tokenize,
+            lowercase_tokenized=self._recipe.evaluation.lowercase_tokenized,
+            tokenize=self._recipe.evaluation.tokenize,
         )
 
     def _whole(self, model: nn.Module) -> PreTrainedModel:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import resource
 
 import pytest
 import torch
@@ -8,7 +9,14 @@ from toy_training import toy_loop, toy_model
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
-from vanilla_transformer.training.checkpoint import TrainerState, begin_or_continue, newest_whole, save_checkpoint
+from vanilla_transformer.training.checkpoint import (
+    TrainerState,
+    begin_or_continue,
+    newest_whole,
+    save_best,
+    save_checkpoint,
+)
+from vanilla_transformer.training.durable import fault
 
 
 def save(parent, step, model=None):
@@ -81,16 +89,36 @@ def test_an_error_of_the_file_system_keeps_earlier_checkpoints(tmp_path):
     assert newest_whole(tmp_path)[0] == tmp_path / "step-2"
 
 
+def test_a_file_that_may_not_grow_is_an_error_of_the_users_and_leaves_the_former_best(tmp_path):
+    model, (soft, hard) = toy_model(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    save_best(tmp_path / "best", 1, {"validation_loss": 2.0}, model.save_pretrained)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # as on a full disk, but only for this process
+    try:
+        with pytest.raises(UserError, match="best model could not be written to"):
+            save_best(tmp_path / "best", 2, {"validation_loss": 1.0}, model.save_pretrained)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == ["best"] and fault(tmp_path / "best") is None
+    assert json.loads((tmp_path / "best" / "manifest.json").read_text())["step"] == 1
+
+
 def test_the_last_scheduled_checkpoints_are_kept_and_always_the_newest(tmp_path):
     for step in (10, 20, 30, 35):
         (tmp_path / f"step-{step}").mkdir()
-    checkpoint.prune(tmp_path, keep_last=2, save_every=10)
+    checkpoint.prune(tmp_path / "step-35", keep_last=2, save_every=10)
     assert names(tmp_path) == ["step-20", "step-30", "step-35"]
     (tmp_path / "step-40").mkdir()
-    checkpoint.prune(tmp_path, keep_last=2, save_every=10)
+    checkpoint.prune(tmp_path / "step-40", keep_last=2, save_every=10)
     assert names(tmp_path) == ["step-30", "step-40"]  # 35 ended or interrupted a session and has been overtaken
-    checkpoint.prune(tmp_path, keep_last=1, save_every=7)
+    checkpoint.prune(tmp_path / "step-40", keep_last=1, save_every=7)
     assert names(tmp_path) == ["step-40"]
+
+
+def test_damaged_later_checkpoints_do_not_push_out_the_one_just_saved(tmp_path):
+    for step in (10, 20, 30):
+        (tmp_path / f"step-{step}").mkdir()
+    checkpoint.prune(tmp_path / "step-10", keep_last=1, save_every=10)
+    assert names(tmp_path) == ["step-10", "step-20", "step-30"]
 
 
 def test_another_architecture_other_data_or_another_version_is_refused(tmp_path):

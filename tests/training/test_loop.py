@@ -113,10 +113,10 @@ def test_more_parts_than_pairs_leave_the_update_as_it_is(tmp_path):
     )
 
 
-@pytest.mark.parametrize("stop", [1, 5, 9])
-def test_a_run_continued_from_a_checkpoint_is_the_run_that_never_stopped(tmp_path, stop):
+@pytest.mark.parametrize(("stop", "precision"), [(1, "float32"), (5, "bfloat16"), (9, "float32")])
+def test_a_run_continued_from_a_checkpoint_is_the_run_that_never_stopped(tmp_path, stop, precision):
     # Dropout, several parts, and epochs of a few updates, so that stops fall inside and between them.
-    config = {"gradient_accumulation_steps": 2, "save_every": 1}
+    config = {"gradient_accumulation_steps": 2, "save_every": 1, "precision": precision}
     toy_loop(tmp_path / "whole", max_steps=12, **config).train()
     toy_loop(tmp_path / "cut", max_steps=stop, **config).train()
     torch.manual_seed(12345)

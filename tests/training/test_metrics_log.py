@@ -14,15 +14,12 @@ def test_rows_after_the_checkpoint_are_written_again_not_twice(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
     log.write({"step": 1, "loss": 2.5})
-    log.sync()
-    size, count = log.size, log.rows
+    size, count = log.sync()
     log.write({"step": 2, "loss": 2.0})
-    log.close()
     with open(path, "ab") as file:
         file.write(b'{"step": 3, "lo')  # killed in the middle of a row
     log = MetricsLog(path, size, count)
     log.write({"step": 2, "loss": 2.0})
-    log.close()
     assert rows(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}]
     assert log.rows == 2 and log.size == path.stat().st_size
 
@@ -30,7 +27,7 @@ def test_rows_after_the_checkpoint_are_written_again_not_twice(tmp_path):
 def test_a_run_without_a_checkpoint_begins_with_an_empty_log(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n')
-    MetricsLog(path).close()
+    MetricsLog(path)
     assert path.read_text() == ""
 
 
@@ -45,5 +42,4 @@ def test_a_number_that_json_does_not_have_becomes_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
     log.write({"loss": float("nan"), "perplexity": float("inf"), "sentence": "字"})
-    log.close()
     assert rows(path) == [{"loss": None, "perplexity": None, "sentence": "字"}]

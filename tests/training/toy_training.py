@@ -6,6 +6,7 @@ import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -44,7 +45,9 @@ def toy_loop(folder: Path, model=None, pairs=None, state=None, validate=None, **
     """A loop on one process, on the CPU, that writes to `folder`; `config` are keys of the training section."""
     defaults = {"max_steps": 6, "max_source_tokens": 60, "max_target_tokens": 60, "warmup_steps": 4}
     config = TrainingConfig(**{**defaults, "log_every": 1, "save_every": 100, "eval_every": 100, **config})
-    accelerator, run = Accelerator(cpu=True), RunFolder(folder)
+    AcceleratorState._reset_state()  # other tests have another precision
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16" if config.precision == "bfloat16" else "no")
+    run = RunFolder(folder)
     model = model or toy_model()
     adam = build_adam(model.parameters(), config.adam_beta1, config.adam_beta2, config.adam_epsilon)
     wrapped, optimizer = accelerator.prepare(model, adam)
