@@ -237,7 +237,7 @@ def _without_indices(dataset: datasets.Dataset) -> datasets.Dataset:
 class Update(NamedTuple):
     """What one process needs for one optimiser step."""
 
-    index: int  # place in the epoch, from 0
+    number: int  # place in the epoch, from 0
     batches: list[dict[str, torch.Tensor] | None]  # this process's micro-batches; None where its part is empty
     target_tokens: int  # real target tokens of the whole update over all processes: the divisor of the loss
     source_tokens: int

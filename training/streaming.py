@@ -79,7 +79,7 @@ class StreamedPairs:
             for update in micro_batches(buffer, plan, start, process_index, world_size, pad_id=pad_id):
                 if held_back is not None:
                     yield held_back
-                held_back = update._replace(index=before + update.index, last=False, cursor=here)
+                held_back = update._replace(number=before + update.number, last=False, cursor=here)
             before += len(plan)
         if held_back is not None:
             yield held_back._replace(last=True)

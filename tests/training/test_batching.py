@@ -185,7 +185,7 @@ def tokenised(pairs=300, chunks=(300,)):
 
 def same(a, b):
     return (
-        a.index == b.index
+        a.number == b.number
         and a.lines.tolist() == b.lines.tolist()
         and len(a.batches) == len(b.batches)
         and all(
@@ -200,7 +200,7 @@ def test_batches_hold_the_rows_of_the_plan_padded_on_the_right(chunks):
     dataset, source, target = tokenised(chunks=chunks)
     plan = plan_epoch(*pair_lengths(dataset), 150, 150, seed=1, epoch=0, parts=2)
     for update in micro_batches(dataset, plan, pad_id=PAD):
-        parts = plan[update.index]
+        parts = plan[update.number]
         assert update.target_tokens == sum(target[part].sum() for part in parts)
         assert update.lines.tolist() == [10 * row for part in parts for row in part]
         for batch, part in zip(update.batches, parts, strict=True):

@@ -76,7 +76,7 @@ def test_every_pair_comes_once_an_epoch_within_the_budgets(streamed, tokenizer):
         assert batch["input_ids"].numel() <= 60
         assert batch["labels"].numel() <= 70
         assert update.target_tokens == (batch["labels"] != -100).sum()
-    assert [update.index for update in got] == list(range(len(got)))
+    assert [update.number for update in got] == list(range(len(got)))
     assert [update.last for update in got] == [False] * (len(got) - 1) + [True]
     kept = sum(map(fits, range(PAIRS)))
     assert streamed.counters == {
