@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import torch
-import yaml
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration, TorchDynamoPlugin
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
-from vanilla_transformer.training.recipe import Recipe, to_yaml
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run_folder import flat
 
 
 def make_accelerator(recipe: Recipe, folder: Path) -> Accelerator:
@@ -51,12 +51,10 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe, run_name: str, step
     """Open the recipe's trackers for the updates after `step`; every process calls it."""
     if not recipe.tracking.trackers:
         return
-    sections = yaml.safe_load(to_yaml(recipe))
-    config = {}
-    for section, keys in sections.items():
-        for key, value in keys.items():
-            # TensorBoard's hyper-parameters are numbers, booleans and text.
-            config[f"{section}.{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    # TensorBoard's hyper-parameters are numbers, booleans and text.
+    config = {
+        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in flat(recipe).items()
+    }
     accelerator.init_trackers(
         recipe.tracking.project,
         config=config,

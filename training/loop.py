@@ -97,6 +97,7 @@ class Loop:
     def _update(self, update: Update) -> dict[str, Any]:
         """One optimiser step on all parts of the update; what a log row says about it."""
         started, state, config = time.perf_counter(), self.state, self.config
+        row: dict[str, Any]
         state.step += 1
         rate = lr_at(state.step, self.d_model, config.warmup_steps, config.learning_rate)
         for group in self.optimizer.param_groups:
@@ -159,26 +160,26 @@ class Loop:
         seconds = self._seconds_before + time.perf_counter() - self._started
         if self.accelerator.num_processes == 1:
             self.state.seconds, self._preempted = seconds, self._signal.received
-            loss, norm = torch.stack([loss, norm.to(loss)]).tolist()
-            return loss, norm
+            return loss.item(), norm.item()
         clock = seconds if self.accelerator.is_main_process else 0.0
         shares = torch.tensor([0.0, clock, self._signal.received], dtype=torch.float64, device=loss.device)
         shares[0] = loss
-        loss, self.state.seconds, signals = self.accelerator.reduce(shares, "sum").tolist()
+        total, self.state.seconds, signals = self.accelerator.reduce(shares, "sum").tolist()
         self._preempted = signals > 0
-        return loss, norm.item()
+        return total, norm.item()
 
     def _close_update(self, row: dict[str, Any]) -> None:
         """What may follow an update: validation, its row in the log, a checkpoint, the end."""
         state, config = self.state, self.config
-        validation_due = self.validate and (state.step % config.eval_every == 0 or self._limit_reached())
+        validation_due = state.step % config.eval_every == 0 or self._limit_reached() is not None
+        validate = self.validate if validation_due else None
         state.pending_row = None
-        if validation_due and self._preempted:
+        if validate and self._preempted:
             state.pending_row = row  # there may be no time left to validate; the resumed run begins with it
         else:
-            if validation_due:
-                row |= self._validation()
-            if validation_due or "skipped" in row or state.step % config.log_every == 0:
+            if validate:
+                row |= self._validation(validate)
+            if validate or "skipped" in row or state.step % config.log_every == 0:
                 self._write(row)
         self._bar.show(row)
         if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
@@ -192,15 +193,15 @@ class Loop:
         if self._preempted:
             raise Preempted(f"Stopped by a signal after step {state.step}, which is saved; continue with --resume.")
 
-    def _validation(self) -> dict[str, float]:
+    def _validation(self, validate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
         """Validate, remember whether this is the best model so far, and keep that one."""
-        scores = self.validate(self.model)
+        scores = validate(self.model)
         self.model.train()
         state, metric = self.state, f"validation_{self.config.early_stopping_metric}"
         if metric not in scores:  # BLEU, in a recipe that does not decode
             metric = "validation_loss"
         score = -scores[metric] if metric == "validation_loss" else scores[metric]
-        if state.best_score is None or score > state.best_score:
+        if math.isfinite(score) and (state.best_score is None or score > state.best_score):
             state.best_score, state.best_step, state.validations_since_best = score, state.step, 0
             write = partial(self.save_model, weights=self._weights())
             on_main(self.accelerator, lambda: checkpoint.save_best(self.run.best, state.step, scores, write))
@@ -223,7 +224,8 @@ class Loop:
         on_main(self.accelerator, lambda: self._write_checkpoint(tensors, write))
 
     def _write_checkpoint(self, tensors: dict[str, torch.Tensor], write_model: Callable[[Path], None]) -> None:
-        self.state.log_size, self.state.log_rows = self.log.sync()
+        if self.log is not None:
+            self.state.log_size, self.state.log_rows = self.log.sync()
         folder = self.run.checkpoints / f"step-{self.state.step}"
         checkpoint.save_checkpoint(folder, self.state, tensors, write_model)
         checkpoint.prune(folder, self.config.keep_last, self.config.save_every)

@@ -27,12 +27,17 @@ class RunManifest:
     def __init__(self, path: Path, facts: dict[str, Any], accelerator: Accelerator, state: TrainerState):
         sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
         self._path, self._state = path, state
-        self._session: dict[str, Any] = {"started": _now(), "first_step": state.step, "outcome": "running"}
+        self._session: dict[str, Any] = {
+            "started": _now(),
+            "processes": accelerator.num_processes,
+            "first_step": state.step,
+            "outcome": "running",
+        }
         self._content = {
             **facts,
             "code": code_version(),
             "libraries": {name: version(name) for name in LIBRARIES},
-            "hardware": hardware(accelerator),
+            "hardware": hardware(accelerator),  # of the newest session
             "training_seconds": state.seconds,
             "sessions": [*sessions, self._session],
         }

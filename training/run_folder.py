@@ -11,7 +11,7 @@ from typing import Any
 from vanilla_transformer.configuration.errors import UsageError, UserError, problems_error
 from vanilla_transformer.training.durable import MANIFEST, recover, write_text
 from vanilla_transformer.training.recipe import Recipe, to_yaml
-from vanilla_transformer.training.recipe_yaml import read_mapping
+from vanilla_transformer.training.recipe_yaml import read_mapping, read_value
 
 LOCK = ".lock"
 # Keys that may differ between the sessions of one run: they say how long it is, what is kept and shown, how the work is
@@ -93,9 +93,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _refuse_changes(before: dict[str, Any], recipe: Recipe) -> None:
-    import yaml
-
-    old, new = _flat(before), _flat(yaml.safe_load(to_yaml(recipe)))
+    old, new = _flat(before), flat(recipe)
     changes = [
         f"{key} = {new.get(key)}: the run in the folder has {old.get(key)}"
         for key in sorted({*old, *new})
@@ -105,6 +103,10 @@ def _refuse_changes(before: dict[str, Any], recipe: Recipe) -> None:
         raise problems_error("the recipe would change a run that has begun; start a new one in another folder", changes)
 
 
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Every key of the resolved recipe as section.key."""
+    return _flat(read_value(to_yaml(recipe)))
+
+
 def _flat(mapping: dict[str, Any]) -> dict[str, Any]:
-    """section.key -> value."""
     return {f"{section}.{key}": value for section, keys in mapping.items() for key, value in (keys or {}).items()}

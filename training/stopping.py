@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 from vanilla_transformer.configuration.errors import UserError
 
@@ -23,7 +24,7 @@ class PreemptionSignal:
 
     def __init__(self) -> None:
         self.received = False
-        self._before: dict[int, object] = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "PreemptionSignal":
         if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
