@@ -148,3 +148,18 @@ def test_two_processes_are_one_with_twice_the_accumulation_and_go_on_as_one(reci
     assert json.loads((folder / "manifest.json").read_text())["hardware"]["processes"] == 1
     for one, two in zip(rows(whole), rows(folder), strict=True):
         assert one == pytest.approx(two, rel=1e-4)
+
+
+def test_processes_without_a_pair_of_their_own_neither_wait_nor_count(recipe, tmp_path):
+    # One pair an update and one in dev: in each update, and in each validation, one of two processes has nothing.
+    options = []
+    for setting in (
+        *("data.dev_limit=1", "training.max_source_tokens=11", "training.max_target_tokens=11"),
+        *("training.max_steps=6", "training.eval_every=3", "training.gradient_accumulation_steps=1"),
+        "model.dropout=0",
+    ):
+        options += ["--set", setting]
+    finish(start(recipe, tmp_path / "two", *options, processes=2))
+    finish(start(recipe, tmp_path / "one", *options))
+    for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+        assert one == pytest.approx(two, rel=1e-4)

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from safetensors.torch import load_file
+from toy_training import toy_model
+
+from vanilla_transformer.configuration.errors import UserError
+from vanilla_transformer.training.checkpoint import TRAINING_FILES, TrainerState, save_best, save_checkpoint
+from vanilla_transformer.training.final import write_final
+from vanilla_transformer.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Checkpoints every 10 updates up to 30 and one at 34, where the run ended; each weight is the step's number."""
+    run, model = RunFolder(tmp_path), toy_model()
+    for step in (10, 20, 30, 34):
+        fill(model, step)
+        save_checkpoint(run.checkpoints / f"step-{step}", TrainerState(step=step), {}, model.save_pretrained)
+    fill(model, 25)
+    save_best(run.best, 25, {"validation_loss": 1.0}, model.save_pretrained)
+    return run
+
+
+def fill(model, value):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+
+
+def value_of(folder):
+    (value,) = {float(v) for tensor in load_file(folder / "model.safetensors").values() for v in tensor.unique()}
+    return value
+
+
+def test_the_last_scheduled_checkpoints_are_averaged(run):
+    said = write_final(run, average_last=2, save_every=10)
+    assert value_of(run.final) == 25  # (20 + 30) / 2; 34 was not on schedule
+    assert said.endswith("is the average of step-20, step-30.")
+    assert not TRAINING_FILES & {path.name for path in run.final.iterdir()}
+
+
+def test_a_damaged_checkpoint_is_passed_over(run):
+    (run.checkpoints / "step-30" / "model.safetensors").unlink()
+    write_final(run, average_last=2, save_every=10)
+    assert value_of(run.final) == 15
+
+
+def test_too_few_checkpoints_give_the_best_model_or_else_the_last(run):
+    said = write_final(run, average_last=4, save_every=10)
+    assert value_of(run.final) == 25 and "3 checkpoints are fewer than training.average_last = 4" in said
+    assert not TRAINING_FILES & {path.name for path in run.final.iterdir()}
+    (run.best / "config.json").unlink()
+    assert write_final(run, average_last=4, save_every=10).endswith("is the last checkpoint, step-34.")
+    assert value_of(run.final) == 34
+
+
+def test_an_earlier_final_model_is_replaced(run):
+    write_final(run, average_last=1, save_every=10)
+    write_final(run, average_last=3, save_every=10)
+    assert value_of(run.final) == 20
+
+
+def test_nothing_to_make_it_of_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        write_final(RunFolder(tmp_path), average_last=1, save_every=10)
