@@ -1,9 +1,10 @@
-"""Decoding as the paper does it, inside transformers' `generate`: GNMT length penalty, length cap, exact early stopping.
+"""Decoding as the paper does it, inside transformers' `generate`: length penalty, length cap, exact early stopping.
 
 Section 6.1: beam size 4, length penalty alpha = 0.6 (Wu et al. 2016, equation 14), output at most input length + 50,
 terminated early when possible. Ships to the Hub beside the weights; imports torch and transformers alone.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -30,6 +31,19 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+def prompt_mask(ids_BT: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor | None:
+    """Masks the pads of decoder input that holds a token after a pad, (B, T); None where no row does.
+
+    Prompts of several lengths are padded on the left, or between <s> and the prompt; a pad on the right needs no mask,
+    lying in every real token's future.
+    """
+    # Marian starts its decoder with the pad token: a pad then says nothing.
+    if config.pad_token_id == config.decoder_start_token_id:
+        return None
+    real_BT = ids_BT.ne(config.pad_token_id)
+    return real_BT.long() if bool((real_BT[:, 1:] & ~real_BT[:, :-1]).any()) else None
 
 
 class GNMTPenalty(float):
@@ -92,38 +106,71 @@ class PaperGenerationMixin(GenerationMixin):
     ) -> Any:
         """As transformers' `generate`. Raises ValueError for an unknown length_penalty_type."""
         setting = _Settings(kwargs, generation_config, self.generation_config)
-        kind = setting.value("length_penalty_type")
-        if kind is not None and kind not in LENGTH_PENALTY_TYPES:
+        kind = setting.value("length_penalty_type", "power")
+        if kind not in LENGTH_PENALTY_TYPES:
             raise ValueError(f"length_penalty_type = {kind!r}: choose {' or '.join(LENGTH_PENALTY_TYPES)}")
+        ids = inputs if inputs is not None else kwargs.get("input_ids")
+        if kwargs.get("attention_mask") is None and ids is not None and not ids.is_floating_point():
+            # The encoder would find the pads by itself, the decoder's later steps no longer see the ids.
+            kwargs["attention_mask"] = ids.ne(self.config.pad_token_id).long()
+        resolved: dict[str, Any] = {}
+        if kind == "gnmt" and setting.value("num_beams", 1) > 1:
+            resolved["length_penalty"] = GNMTPenalty(setting.value("length_penalty", 1.0))
         over_input = setting.value("max_new_tokens_over_input")
-        kwargs.pop("max_new_tokens_over_input", None)
         explicit = setting.value("max_new_tokens") is not None or setting.value("max_length") is not None
         if over_input is not None and not explicit:
-            caps = self._source_lengths(inputs, kwargs) + over_input
-            kwargs["max_new_tokens"] = int(caps.max())
+            caps = self._caps(inputs, kwargs, over_input)
+            resolved["max_new_tokens"] = int(caps.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), SentenceCap(caps)])
+        # transformers knows neither name as an argument, and warns where arguments meet a generation_config.
+        for name in ("length_penalty_type", "max_new_tokens_over_input", *resolved):
+            kwargs.pop(name, None)
+        if generation_config is None:
+            kwargs |= resolved
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            for name, value in resolved.items():
+                setattr(generation_config, name, value)
         return super().generate(
             inputs, generation_config=generation_config, stopping_criteria=stopping_criteria, **kwargs
         )
+
+    def _caps(self, inputs: torch.Tensor | None, kwargs: dict[str, Any], over_input: int) -> torch.Tensor:
+        """The most new tokens of each sentence, (B,): what the input allows and, where learned, the positions."""
+        caps = self._source_lengths(inputs, kwargs) + over_input
+        if self.config.max_target_positions is not None:
+            prompt = kwargs.get("decoder_input_ids")
+            taken = 0 if prompt is None else prompt.shape[1]
+            caps = caps.clamp(max=self.config.max_target_positions - taken)
+        return caps.clamp(min=1)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         """Tokens of each source sentence without padding, (B,)."""
         if kwargs.get("attention_mask") is not None:
             return kwargs["attention_mask"].long().sum(1)
-        ids = inputs if inputs is not None else kwargs.get("input_ids")
-        if ids is not None and not ids.is_floating_point():
-            return ids.ne(self.config.pad_token_id).sum(1)
-        states = ids if ids is not None else kwargs.get("inputs_embeds")
+        states = inputs if inputs is not None else kwargs.get("inputs_embeds")
         if states is None:
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
+    def _prepare_decoder_input_ids_for_generation(
+        self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """As transformers', which puts <s> before prompts unless one starts with it: pads before all hide that."""
+        prompts, pad = model_kwargs.get("decoder_input_ids"), self.config.pad_token_id
+        if prompts is not None and pad != self.config.decoder_start_token_id:
+            first = int(prompts.ne(pad).any(0).long().argmax())
+            model_kwargs["decoder_input_ids"] = prompts[:, first:]
+            if model_kwargs.get("decoder_attention_mask") is not None:
+                model_kwargs["decoder_attention_mask"] = model_kwargs["decoder_attention_mask"][:, first:]
+        return super()._prepare_decoder_input_ids_for_generation(
+            batch_size, model_input_name, model_kwargs, *args, **kwargs
+        )
+
     def prepare_inputs_for_generation(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As transformers', with the mask of prompts padded on the left, which the sliced ids no longer show."""
-        pad = self.config.pad_token_id
-        if kwargs.get("decoder_attention_mask") is None and pad != self.config.decoder_start_token_id:
-            if bool(input_ids[:, 0].eq(pad).any()):
-                kwargs["decoder_attention_mask"] = input_ids.ne(pad).cumsum(1).gt(0).long()
+        if kwargs.get("decoder_attention_mask") is None:
+            kwargs["decoder_attention_mask"] = prompt_mask(input_ids, self.config)
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _beam_search(
@@ -134,9 +181,7 @@ class PaperGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig,
         **kwargs: Any,
     ) -> Any:
-        # generation_config is generate's own copy; the search reads both values from it.
-        if getattr(generation_config, "length_penalty_type", "power") == "gnmt":
-            generation_config.length_penalty = GNMTPenalty(generation_config.length_penalty)
+        # generation_config is generate's own copy.
         if generation_config.early_stopping == "never" and not generation_config.do_sample:
             caps = next((rule.caps for rule in stopping_criteria if isinstance(rule, SentenceCap)), None)
             generation_config.early_stopping = StopWhenSettled(generation_config.num_return_sequences, caps)
@@ -185,7 +230,7 @@ class _Settings:
     def __init__(self, kwargs: dict[str, Any], given: GenerationConfig | None, saved: GenerationConfig):
         self.kwargs, self.configs = kwargs, [config for config in (given, saved) if config is not None]
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str, default: Any = None) -> Any:
         if self.kwargs.get(name) is not None:
             return self.kwargs[name]
-        return next((v for config in self.configs if (v := getattr(config, name, None)) is not None), None)
+        return next((v for config in self.configs if (v := getattr(config, name, None)) is not None), default)

@@ -172,15 +172,17 @@ class MultiHeadAttention(nn.Module):
                 k_BHSK, v_BHSV = states.update(k_BHSK, v_BHSV, self.layer_idx)
                 if cross and isinstance(cache, EncoderDecoderCache):
                     cache.is_updated[self.layer_idx] = True
-        attend = self._implementation(q_BHTK)
+        attend = self._implementation(q_BHTK, kwargs.get("output_attentions"))
         dropout = self.dropout if self.training else 0.0
         mixed_BTHV, weights = attend(
             self, q_BHTK, k_BHSK, v_BHSV, mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         return self.out_proj(mixed_BTHV.reshape(B, T, self.num_heads * self.d_v)), weights
 
-    def _implementation(self, q_BHTK: torch.Tensor) -> Callable:
+    def _implementation(self, q_BHTK: torch.Tensor, weights_wanted: bool | None) -> Callable:
         name = self.config._attn_implementation
+        if name == "sdpa" and weights_wanted:  # torch's fused attention does not give them
+            return plain_attention
         # The backward pass of torch's fused attention in bfloat16 on CPU takes four times as long as plain products.
         slow = name == "sdpa" and q_BHTK.device.type == "cpu" and q_BHTK.dtype == torch.bfloat16
         if slow and torch.is_grad_enabled():

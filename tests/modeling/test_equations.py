@@ -1,6 +1,6 @@
 """The model against the paper's equations, written out again here with plain tensor operations, in float64.
 
-Here every sentence is computed alone, every head apart, positions by Python's math; the model gets them padded together.
+Here every sentence is computed alone, every head apart, positions by Python's math; the model gets one padded batch.
 """
 
 import math
