@@ -137,14 +137,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "AutoModel": f"{_CODE}.VanillaTransformerModel",
             "AutoModelForSeq2SeqLM": f"{_CODE}.VanillaTransformerForConditionalGeneration",
         }
-        self.custom_pipelines = {
-            "translation": {
-                "impl": "pipeline_vanilla_transformer.TranslationPipeline",
-                "pt": ["AutoModelForSeq2SeqLM"],
-                "tf": [],
-                "type": "text",
-            }
-        }
+        self.custom_pipelines = _Pipelines(
+            translation={"impl": "pipeline_vanilla_transformer.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+        )
         # transformers asks this of every model; it follows from embedding_sharing.
         self.tie_word_embeddings = self.embedding_sharing != "none"
 
@@ -247,6 +242,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
         config = copy.deepcopy(self)
         config.num_encoder_layers = config.num_decoder_layers
         return config
+
+
+class _Pipelines(dict):
+    """custom_pipelines as `pipeline()` asks for it: "translation_en_to_de" is "translation" too.
+
+    An entry is handed out as a copy, because `pipeline()` writes classes into it, which no config.json can hold.
+    """
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(self._plain(task))
+
+    def __getitem__(self, task: str) -> Any:
+        return copy.deepcopy(super().__getitem__(self._plain(task)))
+
+    @staticmethod
+    def _plain(task: Any) -> Any:
+        return "translation" if str(task).startswith("translation_") else task
 
 
 def _is_int(value: Any) -> bool:

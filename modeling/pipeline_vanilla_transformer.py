@@ -39,9 +39,6 @@ class TranslationPipeline(Pipeline):
         super().__init__(model, tokenizer, task=task, **kwargs)
         if self.tokenizer is None:
             raise ValueError("A translation pipeline needs a tokenizer: pass tokenizer=...")
-        # pipeline() puts classes where the config had their names, which no config.json can hold.
-        for entry in getattr(self.model.config, "custom_pipelines", {}).values():
-            entry["pt"] = [item if isinstance(item, str) else item.__name__ for item in entry["pt"]]
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Translates one string or many.
