@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -55,11 +57,18 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe, run_name: str, step
     config = {
         key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in flat(recipe).items()
     }
-    accelerator.init_trackers(
-        recipe.tracking.project,
-        config=config,
-        init_kwargs={
-            "tensorboard": {"purge_step": step + 1},  # what a killed session logged after its last checkpoint
-            "trackio": {"name": run_name, "resume": "allow"},
-        },
-    )
+    with redirect_stdout(sys.stderr):  # trackio greets; stdout is for results
+        accelerator.init_trackers(
+            recipe.tracking.project,
+            config=config,
+            init_kwargs={
+                "tensorboard": {"purge_step": step + 1},  # what a killed session logged after its last checkpoint
+                "trackio": {"name": run_name, "resume": "allow"},
+            },
+        )
+
+
+def close_accelerator(accelerator: Accelerator) -> None:
+    """Close the trackers and leave the group of processes."""
+    with redirect_stdout(sys.stderr):
+        accelerator.end_training()

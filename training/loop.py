@@ -18,7 +18,6 @@ import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType
 from torch import nn
 
@@ -46,7 +45,7 @@ class Loop:
     config: TrainingConfig
     accelerator: Accelerator
     model: nn.Module  # as prepared by Accelerate
-    optimizer: torch.optim.Optimizer  # as prepared by Accelerate
+    optimizer: torch.optim.Optimizer  # torch's own: Accelerate's wrapper looks for other packages at every step
     examples: datasets.Dataset  # columns source_ids, target_ids, line
     d_model: int
     pad_id: int
@@ -128,13 +127,13 @@ class Loop:
                 continue
             inputs = {name: values.to(device, non_blocking=True) for name, values in (batch or self._filler()).items()}
             part = index * world + self.accelerator.process_index
-            torch.manual_seed(part_seed(self.config.seed, self.state.step, part))
+            seed_generators(device, part_seed(self.config.seed, self.state.step, part))
             last = index == len(update.batches) - 1  # processes exchange gradients once an update
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 loss = self.model(**inputs, num_items_in_batch=update.target_tokens).loss
                 if batch is None:
                     loss = loss * 0.0
-                self.accelerator.backward(loss * world)  # undoes the mean over processes: a sum is wanted
+                (loss * world).backward()  # processes take the mean of their gradients, and the sum is wanted
             total += loss.detach()
         return total
 
@@ -219,8 +218,10 @@ class Loop:
 
     def _save(self) -> None:
         """Write a checkpoint, then let go of those no longer wanted."""
-        optimizer = self.optimizer.optimizer if isinstance(self.optimizer, AcceleratedOptimizer) else self.optimizer
-        tensors, write = optimizer_tensors(self.model, optimizer), partial(self.save_model, weights=self._weights())
+        tensors, write = (
+            optimizer_tensors(self.model, self.optimizer),
+            partial(self.save_model, weights=self._weights()),
+        )
         on_main(self.accelerator, lambda: self._write_checkpoint(tensors, write))
 
     def _write_checkpoint(self, tensors: dict[str, torch.Tensor], write_model: Callable[[Path], None]) -> None:
@@ -265,3 +266,14 @@ class Loop:
 def part_seed(seed: int, step: int, part: int) -> int:
     """The seed of all that is random in one part of one update, whichever process computes it and in which session."""
     return int(np.random.SeedSequence((seed, step, part)).generate_state(1, np.uint64)[0])
+
+
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed the CPU's generator and the device's.
+
+    torch.manual_seed, without a GPU in use, notes each call and its stack for the day when there is one: a millisecond
+    and a piece of memory for every micro-batch.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from vanilla_transformer.training import checkpoint
-from vanilla_transformer.training.acceleration import make_accelerator, start_trackers
+from vanilla_transformer.training.acceleration import close_accelerator, make_accelerator, start_trackers
 from vanilla_transformer.training.final import evaluate_final, write_final
 from vanilla_transformer.training.loop import Loop
 from vanilla_transformer.training.manifest import RunManifest
@@ -32,7 +32,7 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
     run, config = RunFolder(output_dir), recipe.training
     accelerator = make_accelerator(recipe, run.path)
     with ExitStack() as at_end:
-        at_end.callback(accelerator.end_training)
+        at_end.callback(close_accelerator, accelerator)
         on_main(accelerator, lambda: at_end.enter_context(locked(run.path)))
         on_main(accelerator, lambda: run.begin(recipe, resume))
         if accelerator.num_processes > 1:
@@ -51,9 +51,10 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
         if config.activation_checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
         adam = build_adam(model.parameters(), config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-        wrapped, optimizer = accelerator.prepare(model, adam)
+        wrapped, prepared_adam = accelerator.prepare(model, adam)
+        optimizer = prepared_adam.optimizer
         if source:
-            load_optimizer_tensors(wrapped, optimizer.optimizer, checkpoint.load_optimizer(source))
+            load_optimizer_tensors(wrapped, optimizer, checkpoint.load_optimizer(source))
         start_trackers(accelerator, recipe, run.path.name, state.step)
         log = on_main(accelerator, lambda: MetricsLog(run.metrics, state.log_size, state.log_rows))
         facts = {"seed": config.seed, "parameters": model.num_parameters(), "data": prepared.facts}

@@ -48,7 +48,7 @@ def resumed(folder, **arguments) -> Loop:
     state = begin_or_continue(source, model, "", arguments.get("gradient_accumulation_steps", 1), 1)
     loop = toy_loop(folder, model, state=state, **arguments)
     if source:
-        load_optimizer_tensors(loop.model, loop.optimizer.optimizer, load_optimizer(source))
+        load_optimizer_tensors(loop.model, loop.optimizer, load_optimizer(source))
     return loop
 
 

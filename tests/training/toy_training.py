@@ -57,7 +57,7 @@ def toy_loop(folder: Path, model=None, pairs=None, state=None, validate=None, **
         config=config,
         accelerator=accelerator,
         model=wrapped,
-        optimizer=optimizer,
+        optimizer=optimizer.optimizer,
         examples=pairs if pairs is not None else toy_pairs(),
         d_model=model.config.d_model,
         pad_id=PAD,
