@@ -218,10 +218,8 @@ class Loop:
 
     def _save(self) -> None:
         """Write a checkpoint, then let go of those no longer wanted."""
-        tensors, write = (
-            optimizer_tensors(self.model, self.optimizer),
-            partial(self.save_model, weights=self._weights()),
-        )
+        tensors = optimizer_tensors(self.model, self.optimizer)
+        write = partial(self.save_model, weights=self._weights())
         on_main(self.accelerator, lambda: self._write_checkpoint(tensors, write))
 
     def _write_checkpoint(self, tensors: dict[str, torch.Tensor], write_model: Callable[[Path], None]) -> None:

@@ -52,9 +52,13 @@ def finish(process, exit_code=0):
     return output, errors
 
 
-def wait_for_rows(process, folder, count):
-    path = folder / "metrics.jsonl"
-    while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < count):
+def wait_for_rows(process, folder, count, session):
+    """Until that session (from 1) trains and the log has `count` rows; an earlier session may have left more."""
+    log, manifest = folder / "metrics.jsonl", folder / "manifest.json"
+    while process.poll() is None:
+        if manifest.exists() and len(json.loads(manifest.read_text())["sessions"]) == session:
+            if log.read_bytes().count(b"\n") >= count:
+                return
         time.sleep(0.002)
 
 
@@ -114,9 +118,10 @@ def test_the_final_model_is_the_mean_of_the_last_scheduled_checkpoints(whole):
 def test_killed_and_told_to_stop_a_run_ends_as_if_nothing_had_happened(recipe, whole, tmp_path):
     folder, draw = tmp_path / "run", random.Random(20240)
     points = sorted(draw.sample(range(2, 47), 3))
-    for after, blow in zip(points, (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL), strict=True):
+    blows = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
+    for session, (after, blow) in enumerate(zip(points, blows, strict=True), start=1):
         process = start(recipe, folder, "--resume")
-        wait_for_rows(process, folder, after)
+        wait_for_rows(process, folder, after, session)
         time.sleep(draw.uniform(0, 0.1))
         process.send_signal(blow)
         if blow == signal.SIGKILL:
