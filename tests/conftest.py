@@ -91,6 +91,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         (folder / "pairs" / f"{split}.tsv").write_text(lines, encoding="utf-8")
     (folder / "memorise.yaml").write_text(MEMORISE, encoding="utf-8")
     command = [sys.executable, "-m", "vanilla_transformer", "train", "memorise.yaml", "--output-dir", "run"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=500)
     assert done.returncode == 0, done.stderr
     return Trained(folder, folder / "run", done.stdout, PAIRS)

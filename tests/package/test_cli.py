@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,12 +65,13 @@ assert not heavy, heavy
 @pytest.mark.integration
 def test_help_takes_less_than_half_a_second():
     def seconds() -> float:
-        began = time.perf_counter()
+        # Time on the processor: what else the machine is doing is not the program's.
+        before = os.times()
         subprocess.run([sys.executable, "-m", "vanilla_transformer", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - began
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
-    # The best of several: other work on the machine is not the program's.
-    assert min(seconds() for _ in range(5)) < 0.5
+    assert min(seconds() for _ in range(3)) < 0.5
 
 
 def test_version(cli):
@@ -297,5 +297,5 @@ class TestOnATrainedModel:
         process.stdin.flush()
         assert process.stdout.readline().decode() == "否 。\n"  # answered while stdin is open
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=300) == 130
         assert b"Traceback" not in process.stderr.read()
