@@ -7,6 +7,7 @@ continued at any update, with any number of processes and workers. Only afterwar
 micro-batches; part p belongs to process p % world_size, which meets it as its micro-batch number p // world_size.
 """
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -325,5 +326,12 @@ def micro_batches(
         pin_memory=torch.cuda.is_available(),
         # Without its own generator a loader draws a seed for its workers from the global one.
         generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_main_process,
     )
     return iter(loader)
+
+
+def _leave_signals_to_the_main_process(worker: int) -> None:
+    """A scheduler signals all processes of a job; workers end with the one they belong to, after its checkpoint."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

@@ -37,6 +37,7 @@ class TrainerState:
     step: int = 0  # updates done, skipped ones included
     epoch: int = 1  # the epoch that the next update belongs to
     update: int = 0  # updates already done within that epoch
+    cursor: dict[str, Any] | None = None  # where a streamed corpus is read on from
     parts: int = 1  # micro-batches that an update is split in, over all processes
     accumulation: int = 1  # training.gradient_accumulation_steps when `parts` was chosen
     data: str = ""  # fingerprint of the prepared data

@@ -5,11 +5,12 @@ neither of these numbers changes the update: the loss is a sum over target token
 of them, and dropout is seeded by the update and the part.
 """
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from torch import nn
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
-from vanilla_transformer.training.batching import EpochPlan, Update, micro_batches, pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState
 from vanilla_transformer.training.metrics_log import MetricsLog
 from vanilla_transformer.training.optimizer import optimizer_tensors
@@ -33,6 +34,9 @@ from vanilla_transformer.training.recipe import TrainingConfig
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.schedule import lr_at
 from vanilla_transformer.training.stopping import Preempted, PreemptionSignal
+from vanilla_transformer.training.streaming import StreamedPairs
+
+logger = logging.getLogger(__name__)
 
 # A run that computes nothing but NaN is stopped rather than left to burn its time.
 MAX_SKIPPED_IN_A_ROW = 20
@@ -46,7 +50,7 @@ class Loop:
     accelerator: Accelerator
     model: nn.Module  # as prepared by Accelerate
     optimizer: torch.optim.Optimizer  # torch's own: Accelerate's wrapper looks for other packages at every step
-    examples: datasets.Dataset  # columns source_ids, target_ids, line
+    examples: datasets.Dataset | StreamedPairs  # a data set has the columns source_ids, target_ids and line
     d_model: int
     pad_id: int
     state: TrainerState
@@ -54,15 +58,16 @@ class Loop:
     log: MetricsLog | None  # on the main process
     save_model: Callable[..., None]  # called with a folder and `weights`, writes a Hub-ready model folder
     validate: Callable[[nn.Module], dict[str, float]] | None = None  # scores, the same on every process
+    counters: dict[str, int] = field(default_factory=dict)  # pairs and tokens of the latest epoch's plan
 
     def train(self) -> str:
         """Train until the first limit is reached and return its name; `state`, model and folder are then at its end.
 
         Raises Preempted after the checkpoint that SIGTERM or SIGUSR1 asked for, UserError where training cannot go on.
         """
-        self._lengths = pair_lengths(self.examples)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self._seconds_before, self._started, self._preempted = self.state.seconds, time.perf_counter(), False
+        self._seconds_before, self._started = self.state.seconds, time.perf_counter()
+        self._preempted = self._warned = False
         self._signal, self._bar = PreemptionSignal(), ProgressBar(self.config, self.state, self.log is not None)
         self.model.train()
         with self._signal, self._bar:
@@ -74,24 +79,21 @@ class Loop:
 
     def _train_epoch(self) -> None:
         """Train on what is left of the current epoch, or up to a limit."""
-        plan, state = self._plan(), self.state
-        for update in micro_batches(
-            self.examples,
-            plan,
-            state.update,
-            self.accelerator.process_index,
-            self.accelerator.num_processes,
-            self.config.num_workers,
-            pad_id=self.pad_id,
-        ):
-            epoch = state.epoch
-            row = self._update(update)
-            state.update += 1
-            if state.update == len(plan):
-                state.epoch, state.update = epoch + 1, 0
-            self._close_update({"step": state.step, "epoch": epoch, **row})
+        state, before = self.state, self.state.step
+        for update in self._updates():
+            row = {"step": state.step + 1, "epoch": state.epoch, **self._update(update)}
+            if update.last:
+                state.epoch, state.update, state.cursor = state.epoch + 1, 0, None
+            else:
+                state.update, state.cursor = update.number + 1, update.cursor
+            self._close_update(row)
             if self._limit_reached():
                 return
+        if state.step == before:
+            raise UserError(
+                f"The corpus ended before update {state.update} of epoch {state.epoch}, where the run stood: it is not "
+                "the corpus that the run began with. Put that one back, or start a new run in another folder."
+            )
 
     def _update(self, update: Update) -> dict[str, Any]:
         """One optimiser step on all parts of the update; what a log row says about it."""
@@ -235,17 +237,23 @@ class Loop:
             return self.accelerator.get_state_dict(self.model)
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False).state_dict()
 
-    def _plan(self) -> EpochPlan:
-        """The updates of the current epoch, from the first one on."""
-        config = self.config
-        return plan_epoch(
-            *self._lengths,
-            config.max_source_tokens,
-            config.max_target_tokens,
-            config.seed,
-            self.state.epoch,
-            self.state.parts,
-        )
+    def _updates(self) -> Iterator[Update]:
+        """What is left of the current epoch, this process's parts of it."""
+        config, state = self.config, self.state
+        what = (config.max_source_tokens, config.max_target_tokens, config.seed, state.epoch, state.parts)
+        where = (state.update, self.accelerator.process_index, self.accelerator.num_processes)
+        if isinstance(self.examples, StreamedPairs):
+            self.counters = self.examples.counters
+            return self.examples.updates(*what, *where, pad_id=self.pad_id, cursor=state.cursor)
+        plan = plan_epoch(*pair_lengths(self.examples), *what)
+        self.counters = plan.counters
+        if len(plan.over_budget) and self.accelerator.is_main_process and not self._warned:
+            self._warned = True
+            logger.warning(
+                f"{len(plan.over_budget):,} pairs are longer than a whole update may be (training.max_source_tokens, "
+                "training.max_target_tokens) and are left out."
+            )
+        return micro_batches(self.examples, plan, *where, config.num_workers, pad_id=self.pad_id)
 
     def _limit_reached(self) -> str | None:
         """The recipe key of the limit that ends the run here, a function of the state alone."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from vanilla_transformer.training.checkpoint import TrainerState
 from vanilla_transformer.training.durable import write_json
+from vanilla_transformer.training.loop import Loop
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu", "numpy")
 
@@ -24,13 +24,13 @@ class RunManifest:
     Entered, it is written with all that is known at the start; left, with how the session ended.
     """
 
-    def __init__(self, path: Path, facts: dict[str, Any], accelerator: Accelerator, state: TrainerState):
+    def __init__(self, path: Path, facts: dict[str, Any], accelerator: Accelerator, loop: Loop):
         sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
-        self._path, self._state = path, state
+        self._path, self._loop = path, loop
         self._session: dict[str, Any] = {
             "started": _now(),
             "processes": accelerator.num_processes,
-            "first_step": state.step,
+            "first_step": loop.state.step,
             "outcome": "running",
         }
         self._content = {
@@ -38,7 +38,7 @@ class RunManifest:
             "code": code_version(),
             "libraries": {name: version(name) for name in LIBRARIES},
             "hardware": hardware(accelerator),  # of the newest session
-            "training_seconds": state.seconds,
+            "training_seconds": loop.state.seconds,
             "sessions": [*sessions, self._session],
         }
 
@@ -47,12 +47,12 @@ class RunManifest:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        outcome = "finished" if kind is None else kind.__name__
-        self._session.update(ended=_now(), last_step=self._state.step, outcome=outcome)
+        state, outcome = self._loop.state, "finished" if kind is None else kind.__name__
+        self._session.update(ended=_now(), last_step=state.step, outcome=outcome)
         self._content.update(
-            training_seconds=round(self._state.seconds, 3),
-            source_tokens=self._state.source_tokens,
-            target_tokens=self._state.target_tokens,
+            training_seconds=round(state.seconds, 3),
+            tokens_seen={"source": state.source_tokens, "target": state.target_tokens},
+            epoch_plan=self._loop.counters,
         )
         write_json(self._path, self._content)
 

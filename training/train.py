@@ -57,8 +57,6 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
             load_optimizer_tensors(wrapped, optimizer, checkpoint.load_optimizer(source))
         start_trackers(accelerator, recipe, run.path.name, state.step)
         log = on_main(accelerator, lambda: MetricsLog(run.metrics, state.log_size, state.log_rows))
-        facts = {"seed": config.seed, "parameters": model.num_parameters(), "data": prepared.facts}
-        manifest = on_main(accelerator, lambda: RunManifest(run.manifest, facts, accelerator, state))
         loop = Loop(
             config=config,
             accelerator=accelerator,
@@ -73,6 +71,8 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
             save_model=partial(save_model, model, prepared.tokenizer),
             validate=Validator(recipe, accelerator, prepared.tokenizer, prepared.dev) if prepared.dev else None,
         )
+        facts = {"seed": config.seed, "parameters": model.num_parameters(), "data": prepared.facts}
+        manifest = on_main(accelerator, lambda: RunManifest(run.manifest, facts, accelerator, loop))
         with log or nullcontext(), manifest or nullcontext():
             limit = loop.train()
             made_of = from_main(accelerator, lambda: write_final(run, config.average_last, config.save_every))

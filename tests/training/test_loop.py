@@ -3,6 +3,7 @@ import math
 import os
 import signal
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -10,11 +11,14 @@ from toy_training import PAD, toy_loop, toy_model, toy_pairs
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.batching import collate, pair_lengths, plan_epoch
-from vanilla_transformer.training.checkpoint import begin_or_continue, load_optimizer, newest_whole
+from vanilla_transformer.training.checkpoint import TrainerState, begin_or_continue, load_optimizer, newest_whole
 from vanilla_transformer.training.loop import MAX_SKIPPED_IN_A_ROW, Loop, part_seed
 from vanilla_transformer.training.optimizer import load_optimizer_tensors
+from vanilla_transformer.training.recipe import TokenizerConfig
 from vanilla_transformer.training.schedule import lr_at
 from vanilla_transformer.training.stopping import Preempted
+from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.tokenizer import train_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +141,33 @@ def test_every_pair_is_seen_once_an_epoch_and_epochs_end_the_run(tmp_path):
     assert [row["epoch"] for row in rows(tmp_path)] == sorted(row["epoch"] for row in rows(tmp_path))
     assert rows(tmp_path)[-1]["epoch"] == 2
     assert (tmp_path / "checkpoints" / f"step-{loop.state.step}").exists()
+
+
+def test_a_streamed_corpus_is_resumed_within_an_epoch(tmp_path):
+    words = [f"w{i}" for i in range(20)]
+    lines = [" ".join(words[(i * 7 + j) % 20] for j in range(2 + i % 7)) for i in range(120)]
+    tokenizer = train_tokenizer(lines, TokenizerConfig(type="words"))
+
+    def pairs():
+        rows = [{"translation": {"a": line, "b": line}} for line in lines]
+        stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
+        return StreamedPairs(stream, ("a", "b"), tokenizer, max_length=50, buffer_pairs=50)
+
+    config = {"max_source_tokens": 120, "max_target_tokens": 120, "save_every": 1}
+    size = {"vocab_size": len(tokenizer)}
+    toy_loop(tmp_path / "whole", toy_model(**size), pairs(), max_steps=12, **config).train()
+    toy_loop(tmp_path / "cut", toy_model(**size), pairs(), max_steps=5, **config).train()
+    loop = resumed(tmp_path / "cut", fields=size, pairs=pairs(), max_steps=12, **config)
+    assert loop.state.cursor["pairs"] > 0 and loop.state.epoch == 1
+    loop.train()
+    assert loop.state.epoch == 2
+    assert without_clock(rows(tmp_path / "whole")) == without_clock(rows(tmp_path / "cut"))
+
+
+def test_a_corpus_that_shrank_is_not_waited_for(tmp_path):
+    state = TrainerState(update=1000)
+    with pytest.raises(UserError, match="ended before update 1000 of epoch 1"):
+        toy_loop(tmp_path, state=state).train()
 
 
 def test_minutes_end_the_run_and_count_over_sessions(tmp_path):

@@ -1,6 +1,7 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
@@ -18,22 +19,24 @@ def accelerator():
 
 def test_sessions_add_up_and_say_how_they_ended(tmp_path, accelerator):
     path, state = tmp_path / "manifest.json", TrainerState()
-    with pytest.raises(KeyboardInterrupt), RunManifest(path, {"seed": 3}, accelerator, state):
+    loop = SimpleNamespace(state=state, counters={"pairs": 7})
+    with pytest.raises(KeyboardInterrupt), RunManifest(path, {"seed": 3}, accelerator, loop):
         assert json.loads(path.read_text())["sessions"][0]["outcome"] == "running"
         state.step, state.seconds = 5, 2.5
         raise KeyboardInterrupt
-    with RunManifest(path, {"seed": 3}, accelerator, state):
+    with RunManifest(path, {"seed": 3}, accelerator, loop):
         state.step, state.seconds = 9, 4.0
     manifest = json.loads(path.read_text())
     steps = [(session["first_step"], session["last_step"], session["outcome"]) for session in manifest["sessions"]]
     assert steps == [(0, 5, "KeyboardInterrupt"), (5, 9, "finished")]
-    assert (manifest["seed"], manifest["training_seconds"]) == (3, 4.0)
+    assert (manifest["seed"], manifest["training_seconds"], manifest["epoch_plan"]) == (3, 4.0, {"pairs": 7})
     assert manifest["libraries"]["torch"] and manifest["hardware"]["processes"] == 1
 
 
 def test_the_manifest_holds_no_secrets(tmp_path, accelerator, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with RunManifest(tmp_path / "manifest.json", {}, accelerator, TrainerState()):
+    loop = SimpleNamespace(state=TrainerState(), counters={})
+    with RunManifest(tmp_path / "manifest.json", {}, accelerator, loop):
         pass
     assert "hf_secret" not in (tmp_path / "manifest.json").read_text()
 

@@ -43,7 +43,8 @@ def recipe(tmp_path_factory):
 def start(recipe, folder, *options, processes=1):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [sys.executable, *launcher, *MODULE, str(recipe), "--output-dir", str(folder), *options]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)
 
 
 def finish(process, exit_code=0):
@@ -123,7 +124,7 @@ def test_killed_and_told_to_stop_a_run_ends_as_if_nothing_had_happened(recipe, w
         process = start(recipe, folder, "--resume")
         wait_for_rows(process, folder, after, session)
         time.sleep(draw.uniform(0, 0.1))
-        process.send_signal(blow)
+        os.killpg(process.pid, blow)  # as a scheduler does, data workers and all
         if blow == signal.SIGKILL:
             process.communicate()
             assert process.returncode == -signal.SIGKILL
