@@ -12,7 +12,7 @@ D, F, H = 16, 24, 4
 
 def torch_transformer(model, pre: bool) -> nn.Transformer:
     """torch.nn.Transformer with copies of the model's weights."""
-    twin = nn.Transformer(  # its warning on nested tensors concerns a fast path that is not used here
+    twin = nn.Transformer(
         D, H, 2, 2, F, dropout=0.0, layer_norm_eps=1e-6, batch_first=True, norm_first=pre, dtype=torch.float64
     )
     if not pre:  # torch adds a LayerNorm after each stack, which post-norm (and the paper) does not have
@@ -54,6 +54,7 @@ def embedded(matrix: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return matrix[tokens] * math.sqrt(D) + table
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch's fast path for inference, not used here
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_outputs_and_gradients_equal(norm_position):
     model = small_model(seed=2, norm_position=norm_position, attention_bias=True).double()
