@@ -7,16 +7,15 @@ INSTALLED_FROM := setup.cfg pyproject.toml constraints.txt
 PYTEST ?=
 
 # Batches of ever new sizes fragment the C library's heap, and searching it takes a large part of training on a CPU.
-# jemalloc (Debian: apt install libjemalloc2) does not; it is used where it is installed.
-JEMALLOC := $(firstword $(wildcard /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2))
-export MALLOC_CONF := dirty_decay_ms:-1,muzzy_decay_ms:-1
-WITH_JEMALLOC := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC))
+# tcmalloc (Debian: apt install libtcmalloc-minimal4) does not; it is used where it is installed.
+TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib64/libtcmalloc_minimal.so.4))
+WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
 .PHONY: quickstart test lint type wheel
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
-	$(WITH_JEMALLOC) $(BIN)/vanilla-transformer train recipes/quickstart.yaml --output-dir runs/quickstart --resume
+	$(WITH_TCMALLOC) $(BIN)/vanilla-transformer train recipes/quickstart.yaml --output-dir runs/quickstart --resume
 	@$(BIN)/python -c "$$TRANSLATE"
 
 # The user's side, in a process of its own.
