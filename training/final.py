@@ -30,8 +30,8 @@ def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
         if run.best.exists() and fault(run.best) is None:
             copy_model(run.best, run.final)
             return (
-                f"{run.final} is the best model of the validations: {len(whole)} checkpoints are fewer than "
-                f"training.average_last = {average_last}."
+                f"{run.final} is the best model of the validations; an average needs training.average_last = "
+                f"{average_last} checkpoints of training.save_every, and there are {len(whole)}."
             )
         newest, _ = newest_whole(run.checkpoints)
         if newest is None:

@@ -28,7 +28,7 @@ from vanilla_transformer.training.batching import Update, micro_batches, pair_le
 from vanilla_transformer.training.checkpoint import TrainerState
 from vanilla_transformer.training.metrics_log import MetricsLog
 from vanilla_transformer.training.optimizer import optimizer_tensors
-from vanilla_transformer.training.processes import on_main
+from vanilla_transformer.training.processes import on_main, said_once
 from vanilla_transformer.training.progress import ProgressBar
 from vanilla_transformer.training.recipe import TrainingConfig
 from vanilla_transformer.training.run_folder import RunFolder
@@ -184,15 +184,17 @@ class Loop:
                 self._write(row)
         self._bar.show(row)
         if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise UserError(
+            diverged = UserError(
                 f"The loss or its gradient was not a finite number in {MAX_SKIPPED_IN_A_ROW} updates in a row, up to "
                 f"step {state.step}; metrics.jsonl names their lines. Try, from the last checkpoint, a lower "
                 "training.learning_rate, a longer warm-up, training.max_grad_norm = 1, or precision = float32."
             )
+            raise said_once(self.accelerator, diverged)
         if state.step % config.save_every == 0 or self._limit_reached() or self._preempted:
             self._save()
         if self._preempted:
-            raise Preempted(f"Stopped by a signal after step {state.step}, which is saved; continue with --resume.")
+            stopped = Preempted(f"Stopped by a signal after step {state.step}, which is saved; continue with --resume.")
+            raise said_once(self.accelerator, stopped)
 
     def _validation(self, validate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
         """Validate, remember whether this is the best model so far, and keep that one."""

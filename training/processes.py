@@ -35,6 +35,11 @@ def on_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer | None
     return answer
 
 
+def said_once(accelerator: Accelerator, error: UserError) -> BaseException:
+    """What to raise for an error that all processes meet together: the error on the main one, a mere exit on others."""
+    return error if accelerator.is_main_process else SystemExit(error.exit_code)
+
+
 def from_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer:
     """As `on_main`, but every process gets the answer."""
     answer = [on_main(accelerator, do)]
