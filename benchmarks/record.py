@@ -12,7 +12,6 @@ import re
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -21,8 +20,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 LABELS = {"bleu": "BLEU", "bleu_lowercase_tokenized": "BLEU, lower-cased tokenised", "chrf": "chrF", "ter": "TER"}
 
 
-def record(run: Path, name: str) -> dict[str, Any]:
-    """What the files of a finished run say, written to benchmarks/results/NAME.json; hypotheses beside it."""
+def record(run: Path, name: str, remark: str | None) -> None:
+    """Write what the files of a finished run say to benchmarks/results/NAME.json, and the hypotheses beside it."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     # Paths of the machine that trained say nothing to a reader.
@@ -31,6 +30,7 @@ def record(run: Path, name: str) -> dict[str, Any]:
     test = json.loads((run / "results" / "test.json").read_text(encoding="utf-8"))
     result = {
         "name": name,
+        "remark": remark,
         "command": f"vanilla-transformer train recipes/{name}.yaml --output-dir runs/{name}",
         "recipe": recipe,
         "manifest": manifest,
@@ -48,17 +48,19 @@ def record(run: Path, name: str) -> dict[str, Any]:
     shutil.copyfile(run / "results" / "test.hypotheses.txt", RESULTS / f"{name}.hypotheses.txt")
     text = json.dumps(result, ensure_ascii=False, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    return result
 
 
 def table() -> str:
-    """Every recorded result as a Markdown table."""
+    """Every recorded result as a Markdown table, remarks below it."""
+    remarks = []
     lines = [
         "| recipe | parameters | training, on | updates | tokens/s | test score | signature |",
         "|---|---|---|---|---|---|---|",
     ]
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
+        if result["remark"]:
+            remarks.append(f"{result['name']}: {result['remark']}")
         hardware = result["manifest"]["hardware"]
         where = f"{result['training_minutes']:.1f} min, {hardware['threads']} threads of {hardware['processor']}"
         cells = [
@@ -73,7 +75,7 @@ def table() -> str:
                 signature = score["signature"].replace("|", "\\|")
                 lines.append("| " + " | ".join([*cells, f"{LABELS[metric]} {score['score']:.2f}", signature]) + " |")
                 cells = [""] * len(cells)
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"\n{remark}" for remark in remarks)])
 
 
 def update_readme() -> None:
@@ -89,6 +91,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--name", help="name of the recipe, and of the result")
+    parser.add_argument("--remark", help="what a reader must know about this run")
     parser.add_argument("--table", action="store_true", help="print the table and change nothing")
     arguments = parser.parse_args()
     if arguments.table:
@@ -96,5 +99,5 @@ if __name__ == "__main__":
     elif arguments.run is None or arguments.name is None:
         parser.error("give RUN and --name, or --table")
     else:
-        record(arguments.run, arguments.name)
+        record(arguments.run, arguments.name, arguments.remark)
         update_readme()
