@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -291,7 +292,10 @@ class TestOnATrainedModel:
         assert b"BrokenPipe" not in message, message
 
     def test_an_interrupt_is_exit_130_without_a_traceback(self, trained):
-        process = start("translate", trained.run / "final", "--chunk-lines", "1", stdin=subprocess.PIPE)
+        # Whoever starts the tests in the background may have had SIGINT ignored, and ignoring is inherited.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        folder = trained.run / "final"
+        process = start("translate", folder, "--chunk-lines", "1", stdin=subprocess.PIPE, preexec_fn=heed)
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"no .\n")
         process.stdin.flush()
