@@ -17,13 +17,18 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
-from vanilla_transformer.training.durable import write_json, write_text
+from vanilla_transformer.training.durable import sha256, write_json, write_text
+from vanilla_transformer.training.model_facts import WEIGHTS
 from vanilla_transformer.training.scoring_tokenizers import east_asian_language, moses_language, scoring_tokenizer
 
 logger = logging.getLogger(__name__)
 
 # The names a recipe may ask for; chrf is chrF2, chrf++ adds word bigrams.
 METRICS = ("bleu", "chrf", "chrf++", "ter")
+# Test sets drawn for a confidence interval. sacrebleu holds all of them at once: a gigabyte for 10,000 sentences and
+# chrF, and nobody needs an interval of so many.
+RESAMPLES = 1000
+MOST_RESAMPLED_SENTENCES = 10_000
 _LOWERCASE_TOKENIZED = "bleu_lowercase_tokenized"
 _INSTALL = {
     "ja-mecab": "install the extra: pip install 'vanilla-transformer[ja]'",
@@ -39,6 +44,7 @@ def corpus_scores(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     lowercase_tokenized: bool = False,
     tokenize: str | None = None,
+    resamples: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Scores in percent of N hypotheses against N references, or against several reference streams of N lines each.
 
@@ -47,7 +53,8 @@ def corpus_scores(
     (Chinese zh, Japanese ja-mecab, Korean ko-mecab, otherwise 13a) unless `tokenize` names one; TER cuts Chinese and
     Japanese into characters, as its signature says. `metrics` may name bleu, chrf (chrF2), chrf++ and ter.
     `lowercase_tokenized` adds `bleu_lowercase_tokenized`, the figure of Moses' multi-bleu.perl on lower-cased,
-    normalised and tokenised text, which papers on Multi30k report.
+    normalised and tokenised text, which papers on Multi30k report. `resamples` above 1 adds `confidence_interval`,
+    which holds 95% of the scores of so many test sets drawn from this one with replacement (sacrebleu's bootstrap).
 
     Raises UserError where the counts do not match, UsageError for a name that does not exist.
     """
@@ -62,13 +69,26 @@ def corpus_scores(
         if name == _LOWERCASE_TOKENIZED:
             lang = moses_language(str(target_lang))
             moses_streams = [moses_lowercase_tokenized(stream, lang) for stream in streams]
-            result = metric.corpus_score(moses_lowercase_tokenized(hypotheses, lang), moses_streams)
+            result = metric.corpus_score(moses_lowercase_tokenized(hypotheses, lang), moses_streams, resamples)
             prepared = f"|pre:moses-lc-norm-tok-{lang}|sacremoses:{version('sacremoses')}"
         else:
-            result = metric.corpus_score(list(hypotheses), streams)
+            result = metric.corpus_score(list(hypotheses), streams, resamples)
             prepared = ""
-        # Signatures know the number of references, so they exist only after scoring.
-        scores[name] = {"score": result.score, "signature": metric.get_signature().format() + prepared}
+        # Signatures know the number of references, so they exist only after scoring. The bootstrap is no part of ours:
+        # it changes nothing about the score, and figures are compared by their signatures.
+        signature = metric.get_signature()
+        bootstrap_seed = signature.info["seed"]
+        for key in ("bs", "seed"):
+            signature.update(key, None)
+        scores[name] = {"score": result.score, "signature": signature.format() + prepared}
+        if resamples > 1:
+            scores[name]["confidence_interval"] = {
+                "low": result._mean - result._ci,
+                "high": result._mean + result._ci,
+                "level": 0.95,
+                "resamples": resamples,
+                "seed": bootstrap_seed,
+            }
         if isinstance(metric, BLEU):
             fields = ("precisions", "bp", "sys_len", "ref_len", "counts", "totals")
             scores[name] |= {field: getattr(result, field) for field in fields}
@@ -178,7 +198,7 @@ def evaluate_hypotheses(
     tokenize: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Scores with what is needed to trust them: counts, SHA-256 of each text, versions, and the caller's `details`.
+    """Scores with what is needed to trust them: intervals, counts, SHA-256 of each text, versions, `details`.
 
     With `output_dir`, writes NAME.hypotheses.txt (exactly N lines, UTF-8) and NAME.json, each whole or
     not at all. A line break inside a hypothesis becomes a space, so that line i of the file answers line i of the
@@ -186,10 +206,11 @@ def evaluate_hypotheses(
     """
     lines = [single_line(hypothesis) for hypothesis in hypotheses]
     streams = reference_streams(lines, references)
+    resamples = RESAMPLES if len(lines) <= MOST_RESAMPLED_SENTENCES else 1
     result: dict[str, Any] = {
         "name": name,
         "target_lang": target_lang,
-        "scores": corpus_scores(lines, streams, target_lang, metrics, lowercase_tokenized, tokenize),
+        "scores": corpus_scores(lines, streams, target_lang, metrics, lowercase_tokenized, tokenize, resamples),
         "sentences": len(lines),
         "empty_hypotheses": sum(not line.strip() for line in lines),
         "reference_streams": len(streams),
@@ -219,14 +240,16 @@ def evaluate_model(
     device: str | None = None,
     precision: str = "float32",
     on_progress: Callable[[int], object] | None = None,
+    split: str | None = None,
     **decoding: Any,
 ) -> dict[str, Any]:
     """Translate a test set with a saved or Hub model and score it, as `evaluate_hypotheses` does.
 
-    `target_lang` comes from the model's config where it is not given. `decoding` are the settings of
-    `translation.translate`; those left out are the model's own. `on_progress` gets the number of sentences that each
-    batch finished. Started on several processes (torchrun, accelerate launch), each translates its share; all return
-    the same result and the main one writes the files.
+    `target_lang` comes from the model's config where it is not given. `split` says which one of its run's corpus the
+    sentences are, for the model's card. `decoding` are the settings of `translation.translate`; those left out are the
+    model's own. `on_progress` gets the number of sentences that each batch finished. Started on several processes
+    (torchrun, accelerate launch), each translates its share; all return the same result and the main one writes the
+    files.
     """
     from accelerate import PartialState
 
@@ -242,8 +265,12 @@ def evaluate_model(
     hypotheses = translate_sharded(model, tokenizer, sources, on_progress=on_progress, **decoding)
     seconds = time.perf_counter() - start
     state = PartialState()
+    weights = Path(model_path) / WEIGHTS
     details = {
         "model": str(model_path),
+        # Says which model the scores are of, wherever the folder is moved to.
+        **({"weights_sha256": sha256(weights)} if weights.is_file() else {}),
+        **({"split": split} if split else {}),
         "source_lang": getattr(model.config, "source_lang", None),
         "source_sha256": _sha256(sources),
         "decoding": decoding_settings(model, **decoding),

@@ -57,5 +57,6 @@ def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, tes
         metrics=evaluation.metrics,
         lowercase_tokenized=evaluation.lowercase_tokenized,
         tokenize=evaluation.tokenize,
+        split="test",
         **decoding_options(recipe.generation),
     )
