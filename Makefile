@@ -11,7 +11,7 @@ PYTEST ?=
 TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib64/libtcmalloc_minimal.so.4))
 WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
-.PHONY: quickstart test lint type wheel
+.PHONY: quickstart test lint type wheel hf-suite walkthrough
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
@@ -38,6 +38,14 @@ type: .venv/ready-dev
 	rm -rf build
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types .
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml --package vanilla_transformer
+
+# transformers' own tests against our classes, from its source distribution; benchmarks/results/hf_suite.json.
+hf-suite: .venv/ready-dev
+	$(BIN)/python benchmarks/hf_suite.py
+
+# A new user's way from an empty folder, about six minutes; docs/guide/walkthrough.md is its transcript.
+walkthrough: .venv/ready-dev
+	$(BIN)/python docs/guide/make_walkthrough.py
 
 # setuptools copies whatever an older build left in build/ into the wheel.
 wheel: .venv/ready
