@@ -1,5 +1,6 @@
 """Corpus BLEU, chrF and TER that anyone can repeat: every figure carries the signature of how it was made."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -20,6 +21,7 @@ from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.durable import sha256, write_json, write_text
 from vanilla_transformer.training.model_facts import WEIGHTS
 from vanilla_transformer.training.scoring_tokenizers import east_asian_language, moses_language, scoring_tokenizer
+from vanilla_transformer.training.write_errors import explained
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +85,8 @@ def corpus_scores(
         scores[name] = {"score": result.score, "signature": signature.format() + prepared}
         if resamples > 1:
             scores[name]["confidence_interval"] = {
-                "low": result._mean - result._ci,
-                "high": result._mean + result._ci,
+                "low": float(result._mean - result._ci),
+                "high": float(result._mean + result._ci),
                 "level": 0.95,
                 "resamples": resamples,
                 "seed": bootstrap_seed,
@@ -206,6 +208,8 @@ def evaluate_hypotheses(
     """
     lines = [single_line(hypothesis) for hypothesis in hypotheses]
     streams = reference_streams(lines, references)
+    if output_dir is not None:
+        _require_writable(Path(output_dir), name)
     resamples = RESAMPLES if len(lines) <= MOST_RESAMPLED_SENTENCES else 1
     result: dict[str, Any] = {
         "name": name,
@@ -220,11 +224,22 @@ def evaluate_hypotheses(
     }
     if output_dir is not None:
         folder = Path(output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        # the scores last: where they exist, their hypotheses do
-        write_text(folder / f"{name}.hypotheses.txt", _text(lines))
-        write_json(folder / f"{name}.json", result)
+        scores = ", ".join(f"{metric} {score['score']:.2f}" for metric, score in result["scores"].items())
+        with explained(f"The results {folder / name}", f"Make room and evaluate again. The scores are: {scores}."):
+            # the scores last: where they exist, their hypotheses do
+            write_text(folder / f"{name}.hypotheses.txt", _text(lines))
+            write_json(folder / f"{name}.json", result)
     return result
+
+
+def _require_writable(folder: Path, name: str) -> None:
+    """Make the folder of the results; what is wrong with it or with their name is said before the work, not after."""
+    if not name or "/" in name or name.startswith("."):
+        raise UsageError(f"name = {name}: is a part of file names in the output folder; give a word, such as test.")
+    with explained(f"The output folder {folder}", "Choose another one."):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def evaluate_model(
@@ -251,9 +266,9 @@ def evaluate_model(
     (torchrun, accelerate launch), each translates its share; all return the same result and the main one writes the
     files.
     """
-    from accelerate import PartialState
-
-    from vanilla_transformer.training.translation import decoding_settings, load_model, translate_sharded
+    from vanilla_transformer.training.processes import joined_processes
+    from vanilla_transformer.training.saved_model import load_model
+    from vanilla_transformer.training.translation import decoding_settings, translate_sharded
 
     sources = list(sources)
     # What can be wrong with the request is found before minutes of decoding, not after.
@@ -261,10 +276,12 @@ def evaluate_model(
     model, tokenizer = load_model(model_path, device=device, precision=precision)
     target_lang = target_lang or getattr(model.config, "target_lang", None)
     _scorers(target_lang, metrics, lowercase_tokenized, tokenize)
+    if output_dir is not None:
+        _require_writable(Path(output_dir), name)
     start = time.perf_counter()
     hypotheses = translate_sharded(model, tokenizer, sources, on_progress=on_progress, **decoding)
     seconds = time.perf_counter() - start
-    state = PartialState()
+    state = joined_processes()
     weights = Path(model_path) / WEIGHTS
     details = {
         "model": str(model_path),
