@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from vanilla_transformer.configuration.errors import UsageError, UserError, problems_error
 from vanilla_transformer.training.checkpoint import TRAINING_FILES
 from vanilla_transformer.training.durable import whole_folder
+from vanilla_transformer.training.model_files import require_model_folder
+from vanilla_transformer.training.write_errors import explained
 
 
 def average_checkpoints(folders: list[str | Path], output: str | Path) -> Path:
@@ -19,14 +21,15 @@ def average_checkpoints(folders: list[str | Path], output: str | Path) -> Path:
 
     Floating-point weights are summed in float64 and stored in their own type; every other file (tokenizer, generation
     config, code) comes from the last folder given. Returns `output`. Raises UsageError without folders or where
-    `output` already exists, UserError where the folders do not hold the same model.
+    `output` already exists, UserError where the folders do not hold the same model or `output` cannot be written.
     """
     output = Path(output)
     if not folders:
         raise UsageError("There is nothing to average: give at least one model folder.")
     if output.exists() and any(output.iterdir() if output.is_dir() else [output]):
         raise UsageError(f"{output} already exists; give the average a new folder.")
-    write_average([Path(folder) for folder in folders], output)
+    with explained(f"The average {output}", "Make room or choose another folder; the checkpoints are untouched."):
+        write_average([Path(folder) for folder in folders], output)
     return output
 
 
@@ -47,16 +50,14 @@ def _same_model(folders: list[Path]) -> list[str]:
     first: tuple[Path, dict, list[str]] | None = None
     for folder in folders:
         try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            problems.append(f"{folder}: not a model folder (config.json is missing or unreadable)")
+            require_model_folder(folder)
+        except UserError as error:
+            problems.append(str(error))
             continue
+        config = json.loads((folder / "config.json").read_bytes())
         # How the weights were stored or loaded says nothing about what they mean.
         config = {key: value for key, value in config.items() if key not in {"transformers_version", "_name_or_path"}}
         weights = sorted(p.name for p in folder.glob("*.safetensors") if p.name not in TRAINING_FILES)
-        if not weights:
-            problems.append(f"{folder}: no model.safetensors")
-            continue
         if first is None:
             first = (folder, config, weights)
             continue
@@ -76,7 +77,7 @@ def _mean(paths: list[Path]) -> dict[str, torch.Tensor]:
         try:
             files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         except (OSError, SafetensorError) as error:
-            raise UserError(f"A weight file cannot be averaged: {error}") from error
+            raise UserError(f"A weight file cannot be averaged: {error}. It is cut short or damaged.") from error
         names = sorted(files[0].keys())
         for path, file in zip(paths, files, strict=True):
             if sorted(file.keys()) != names:
@@ -95,7 +96,7 @@ def _mean_tensor(name: str, tensors: list[torch.Tensor], paths: list[Path]) -> t
             )
     if not last.is_floating_point():
         return last  # counters and masks have no mean: the newest is kept
-    total = torch.zeros(last.shape, dtype=torch.float64)
-    for tensor in tensors:
-        total += tensor
+    total = tensors[0].to(torch.float64)
+    for tensor in tensors[1:]:
+        total = total + tensor
     return (total / len(tensors)).to(last.dtype)

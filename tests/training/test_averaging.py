@@ -1,8 +1,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from toy_training import toy_model
 
@@ -52,6 +55,67 @@ def test_bfloat16_weights_stay_bfloat16(tmp_path):
     assert weights["w"].dtype == torch.bfloat16 and weights["w"].item() == 1.25
 
 
+# Small multiples of 1/8: every type holds them exactly, and so does float64 their sums, in whatever order.
+TYPES = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: None}
+
+
+@st.composite
+def checkpoints(draw):
+    """Of 1 to 5 checkpoints the same weights: names, types and shapes drawn, scalars and empty ones among them."""
+    shapes = draw(st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=3))
+    types = [draw(st.sampled_from(list(TYPES))) for _ in shapes]
+    eighths = st.integers(-128, 128)
+    return [
+        {
+            f"w{number}": torch.tensor([draw(eighths) / 8 for _ in range(int(np.prod(shape)))], dtype=kind).reshape(
+                shape
+            )
+            for number, (shape, kind) in enumerate(zip(shapes, types, strict=True))
+        }
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(checkpoints(), st.randoms(use_true_random=False))
+def test_an_average_is_the_mean_in_float64_whatever_the_order(tmp_path_factory, tensors, random):
+    tmp_path = tmp_path_factory.mktemp("average")
+    folders = [model_folder(tmp_path / f"{number}", each) for number, each in enumerate(tensors)]
+    weights = load_file(average_checkpoints(folders, tmp_path / "mean") / "model.safetensors")
+    assert weights.keys() == tensors[0].keys()
+    for name, mean in weights.items():
+        kind = tensors[0][name].dtype
+        exact = np.mean([each[name].double().numpy() for each in tensors], axis=0)
+        assert mean.dtype == kind and mean.shape == exact.shape
+        if TYPES[kind]:
+            assert mean.numpy().tolist() == exact.astype(TYPES[kind]).tolist()
+        else:  # bfloat16 has eight bits: half of the last one is 2 ** -8 of the value, or a little less
+            assert (np.abs(mean.double().numpy() - exact) <= 1.001 * 2**-8 * np.abs(exact)).all()
+    random.shuffle(folders)
+    again = load_file(average_checkpoints(folders, tmp_path / "again") / "model.safetensors")
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_the_average_of_one_checkpoint_is_that_checkpoint_bit_for_bit(tmp_path):
+    tensors = {"w": torch.tensor([-0.0, 0.1, 3e-45, torch.inf]), "h": torch.tensor([-0.0, 0.1], dtype=torch.bfloat16)}
+    folder = model_folder(tmp_path / "only", tensors)
+    mean = average_checkpoints([folder], tmp_path / "mean")
+    assert (mean / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_tied_weights_are_averaged_once_and_stay_tied(tmp_path):
+    models = [toy_model(seed) for seed in (1, 2, 3)]
+    for index, model in enumerate(models):
+        model.save_pretrained(tmp_path / f"{index}")
+    mean = average_checkpoints([tmp_path / f"{index}" for index in range(3)], tmp_path / "mean")
+    assert load_file(mean / "model.safetensors").keys() == load_file(tmp_path / "0" / "model.safetensors").keys()
+    loaded = type(models[0]).from_pretrained(mean)
+    tied = loaded.model.encoder.embed_tokens.weight
+    assert loaded.lm_head.weight is tied and loaded.model.decoder.embed_tokens.weight is tied
+    expected = sum(model.lm_head.weight.double() for model in models) / 3
+    torch.testing.assert_close(tied, expected.float(), rtol=0, atol=0)
+
+
 def test_the_average_loads_as_a_model(tmp_path):
     models = [toy_model(seed) for seed in (1, 2)]
     for index, model in enumerate(models):
@@ -65,7 +129,7 @@ def test_folders_of_different_models_are_named_together(tmp_path):
     first = model_folder(tmp_path / "a", {"w": torch.zeros(2)})
     other = model_folder(tmp_path / "b", {"w": torch.zeros(2)}, {"d_model": 8})
     with pytest.raises(
-        UserError, match="(?s)2 problems.*b: its config differs .* in d_model.*none: not a model folder"
+        UserError, match="(?s)2 problems.*b: its config differs .* in d_model.*none: no such model folder"
     ):
         average_checkpoints([first, other, tmp_path / "none"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

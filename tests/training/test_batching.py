@@ -232,6 +232,24 @@ def test_processes_share_the_parts_of_an_update():
         micro_batches(dataset, plan, world_size=3, pad_id=PAD)
 
 
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1000), st.integers(25, 120))
+@settings(max_examples=40, deadline=None)
+def test_any_number_of_processes_sees_every_pair_once_in_the_same_updates(pairs, world, accumulation, seed, budget):
+    dataset, source, target = tokenised(pairs, chunks=(pairs,))
+    whole = list(micro_batches(dataset, plan_epoch(source, target, budget, budget, seed, 1), pad_id=PAD))
+    plan = plan_epoch(source, target, budget, budget, seed, 1, parts=world * accumulation)
+    shares = [list(micro_batches(dataset, plan, 0, process, world, pad_id=PAD)) for process in range(world)]
+    rows = []
+    for alone, *parts in zip(whole, *shares, strict=True):
+        here = [batch for part in parts for batch in part.batches if batch is not None]
+        assert all(len(part.batches) == accumulation for part in parts)
+        assert sum((batch["labels"] != -100).sum() for batch in here) == alone.target_tokens == parts[0].target_tokens
+        seen = sorted(row - 100 for batch in here for row in batch["input_ids"][:, 0].tolist())
+        assert [10 * row for row in seen] == sorted(alone.lines.tolist()) == sorted(parts[0].lines.tolist())
+        rows += seen
+    assert sorted(rows) == list(range(pairs))
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_and_a_later_start_do_not_change_the_sequence(workers):
     dataset, _, _ = tokenised()

@@ -4,6 +4,8 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vanilla_transformer.configuration.errors import CorpusError
 from vanilla_transformer.training.recipe_sections import TokenizerConfig
@@ -55,7 +57,8 @@ def seen(tokenizer, some_updates):
 
 def same(a, b):
     return (
-        a._replace(batches=None, lines=None) == b._replace(batches=None, lines=None)
+        (a.number, a.target_tokens, a.source_tokens, a.last, a.cursor)
+        == (b.number, b.target_tokens, b.source_tokens, b.last, b.cursor)
         and a.lines.tolist() == b.lines.tolist()
         and all(
             torch.equal(x[name], y[name]) for x, y in zip(a.batches, b.batches, strict=True) if x or y for name in x
@@ -134,3 +137,43 @@ def test_lines_count_the_pairs_of_the_stream(streamed, tokenizer):
     # 7 is filtered out before, so pair 8 is the eighth of the stream.
     lines = np.concatenate([update.lines for update in updates(streamed)]).tolist()
     assert sorted(lines) == [i + 1 if i < 7 else i for i in range(PAIRS) if fits(i)]
+
+
+def rows_of_lengths(shards):
+    for number, source, target in (pair for shard in shards for pair in shard):
+        yield {"translation": {"en": f"{number}" + " a" * source, "xx": "b " * target}}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=60),
+    st.integers(1, 3),
+    st.integers(1, 70),
+    st.integers(13, 60),
+    st.floats(0, 1),
+)
+def test_any_stream_is_read_once_within_the_budget_and_taken_up_anywhere(
+    tokenizer, lengths, shards, buffer, budget, where
+):
+    pairs = [(number, *sides) for number, sides in enumerate(lengths)]
+    cut = [pairs[number::shards] for number in range(min(shards, len(pairs)))]
+
+    def fresh():
+        stream = datasets.IterableDataset.from_generator(rows_of_lengths, gen_kwargs={"shards": cut})
+        return StreamedPairs(stream, ("en", "xx"), tokenizer, max_length=12, buffer_pairs=buffer)
+
+    # The number, the words and </s>; the words and </s>.
+    kept = [number for number, source, target in pairs if source + 2 <= 12 and target + 1 <= 12]
+    options = {"max_source_tokens": budget, "max_target_tokens": budget}
+    if not kept:
+        with pytest.raises(CorpusError, match="no pair that fits"):
+            updates(fresh(), **options)
+        return
+    whole = updates(fresh(), **options)
+    assert sorted(seen(tokenizer, whole)) == kept
+    assert all(max(tensor.numel() for tensor in update.batches[0].values()) <= budget for update in whole)
+    first = int(where * (len(whole) - 1))
+    cursor = json.loads(json.dumps(whole[first].cursor))
+    rest = updates(fresh(), **options, first_update=first, cursor=cursor)
+    assert len(rest) == len(whole) - first
+    assert all(same(a, b) for a, b in zip(whole[first:], rest, strict=True))

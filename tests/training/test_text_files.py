@@ -124,6 +124,35 @@ def test_lines_come_back_as_they_were_written(tmp_path_factory, lines):
     assert read_lines(path) == lines
 
 
+def by_definition(content: bytes) -> list[str] | None:
+    """The lines of a file, None where it is no text: UTF-8 after a possible byte order mark, without NUL, not empty."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    if not text or "\0" in text:
+        return None
+    *lines, rest = text.split("\n")
+    return [line[:-1] if line.endswith("\r") else line for line in lines] + ([rest] if rest else [])
+
+
+telling = (b"\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b"\0", b"\xc3", b"\xed\xa0\x80", "\u2028\u0085\x0c".encode())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(telling) | st.text(max_size=3).map(str.encode) | st.binary(max_size=3), max_size=10))
+def test_any_bytes_are_what_the_definition_says_or_refused(tmp_path_factory, pieces):
+    content = b"".join(pieces)
+    path = tmp_path_factory.getbasetemp() / "any"
+    for stored in (content, gzip.compress(content)):
+        path.write_bytes(stored)
+        try:
+            found = read_lines(path)
+        except CorpusError:
+            found = None
+        assert found == by_definition(content)
+
+
 def test_breaks_inside_a_sentence_become_one_space():
     assert one_line("a \r\n\n  b\u2028c\n") == "a b\u2028c"
     assert one_line(" no  break\t") == " no  break\t"

@@ -1,8 +1,11 @@
 import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from xml.sax.saxutils import escape
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vanilla_transformer.configuration.errors import CorpusError
 from vanilla_transformer.training.tmx import read_tmx
@@ -124,3 +127,16 @@ def test_declarations_are_refused_before_anything_expands(tmx, doctype, text):
 def test_faults_name_file_and_line(tmx, text, message):
     with pytest.raises(CorpusError, match=message):
         list(read_tmx(tmx(text), "en", "de"))
+
+
+# What XML 1.0 can hold (section 2.2), line breaks apart.
+texts = st.text(st.characters(min_codepoint=0x20, exclude_categories=["Cs"], exclude_characters="\ufffe\uffff"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(texts, texts), min_size=1))
+def test_every_text_comes_back_without_the_blanks_around_it(tmp_path_factory, pairs):
+    path = tmp_path_factory.getbasetemp() / "any.tmx"
+    units = (unit(en=escape(source), de=escape(target)) for source, target in pairs)
+    path.write_bytes(document(*units).encode())
+    assert list(read_tmx(path, "en", "de")) == [(source.strip(), target.strip()) for source, target in pairs]
