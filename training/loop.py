@@ -26,7 +26,7 @@ from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
 from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState
-from vanilla_transformer.training.metrics_log import MetricsLog
+from vanilla_transformer.training.metrics_log import MetricsLog, numbers
 from vanilla_transformer.training.optimizer import optimizer_tensors
 from vanilla_transformer.training.processes import on_main, said_once
 from vanilla_transformer.training.progress import ProgressBar
@@ -217,8 +217,7 @@ class Loop:
         self.state.interval_tokens, self.state.interval_seconds = 0, 0.0
         if self.log is not None:
             self.log.write(row)
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
-        self.accelerator.log(numbers, step=row["step"])
+        self.accelerator.log(numbers(row), step=row["step"])
 
     def _save(self) -> None:
         """Write a checkpoint, then let go of those no longer wanted."""

@@ -11,6 +11,11 @@ from typing import Any
 from vanilla_transformer.configuration.errors import UserError
 
 
+def numbers(row: dict[str, Any]) -> dict[str, int | float]:
+    """What a tracker is given of a row, beside its step."""
+    return {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
+
+
 class MetricsLog:
     """Appends rows to a JSON Lines file and knows how many bytes and rows it holds; only the main process owns one."""
 

@@ -40,6 +40,7 @@ class RunFolder:
         self.best = self.path / "best"
         self.final = self.path / "final"
         self.results = self.path / "results"
+        self.trackers = self.path / "trackers"
 
     def begin(self, recipe: Recipe, resume: bool) -> None:
         """Make the folder ready for this session; call on the main process, under `locked`.

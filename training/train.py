@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from vanilla_transformer.training import checkpoint
-from vanilla_transformer.training.acceleration import close_accelerator, make_accelerator, start_trackers
+from vanilla_transformer.training.acceleration import close_accelerator, make_accelerator
 from vanilla_transformer.training.final import evaluate_final, write_final
 from vanilla_transformer.training.loop import Loop
 from vanilla_transformer.training.manifest import RunManifest
@@ -17,6 +17,7 @@ from vanilla_transformer.training.prepare import prepare
 from vanilla_transformer.training.processes import from_main, on_main
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder, locked
+from vanilla_transformer.training.trackers import start_trackers
 from vanilla_transformer.training.validation import Validator
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
     (exit code 75) after the checkpoint that SIGTERM or SIGUSR1 asked for, other UserErrors where training cannot go on.
     """
     run, config = RunFolder(output_dir), recipe.training
-    accelerator = make_accelerator(recipe, run.path)
+    accelerator = make_accelerator(recipe)
     with ExitStack() as at_end:
         at_end.callback(close_accelerator, accelerator)
         on_main(accelerator, lambda: at_end.enter_context(locked(run.path)))
@@ -55,8 +56,8 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
         optimizer = prepared_adam.optimizer
         if source:
             load_optimizer_tensors(wrapped, optimizer, checkpoint.load_optimizer(source))
-        start_trackers(accelerator, recipe, run.path.name, state.step)
         log = on_main(accelerator, lambda: MetricsLog(run.metrics, state.log_size, state.log_rows))
+        on_main(accelerator, lambda: start_trackers(accelerator, recipe, run, state))
         loop = Loop(
             config=config,
             accelerator=accelerator,
