@@ -49,7 +49,8 @@ class TranslationPipeline(Pipeline):
             batch_size: sentences decoded together, 1 by default; the text does not depend on it.
             return_text, return_tensors: what a result holds: "translation_text" and, with return_tensors=True,
                 "translation_token_ids" in its place (both with return_text=True).
-            truncation: True cuts a source that is longer than the model's learned positions, with a warning.
+            truncation: True cuts a source that is longer than the model's learned positions or the tokenizer's
+                model_max_length, with a warning.
             clean_up_tokenization_spaces: given to the tokenizer's decode.
             src_lang, tgt_lang: accepted; a model that knows its languages warns if they are others.
             Everything else goes to the model's `generate`: num_beams, num_return_sequences, max_new_tokens, ...
@@ -109,20 +110,20 @@ class TranslationPipeline(Pipeline):
     # The base class annotates what it passes on as one dict each; its own pipelines name theirs, as here.
     def preprocess(self, text: str, truncation: bool | str = False) -> dict[str, Any]:  # type: ignore[override]
         """One sentence as a batch of one: input_ids and attention_mask (1, S), is_blank (1,)."""
-        encoded = self.tokenizer(_checked(text), return_tensors="pt", return_token_type_ids=False)
-        # Only learned positions end somewhere.
-        limit = getattr(self.model.config, "max_source_positions", None)
+        options: dict[str, Any] = {"return_tensors": "pt", "return_token_type_ids": False}
+        encoded = self.tokenizer(_checked(text), **options)
         length = encoded["input_ids"].shape[1]
-        if limit is not None and length > limit:
-            if not truncation:
-                raise ValueError(
-                    f"The source has {length} tokens and the model's learned positions end at {limit}: "
-                    f"split it, or pass truncation=True to translate the first {limit} tokens."
-                )
-            logger.warning(f"A source of {length} tokens was cut to {limit}, where the model's learned positions end.")
+        # Only learned positions end somewhere; a tokenizer may have a limit of its own.
+        limit = getattr(self.model.config, "max_source_positions", None)
         if truncation:
-            encoded = self.tokenizer(
-                text, return_tensors="pt", return_token_type_ids=False, truncation=truncation, max_length=limit
+            encoded = self.tokenizer(text, truncation=truncation, max_length=limit, **options)
+            kept = encoded["input_ids"].shape[1]
+            if kept < length:
+                logger.warning(f"A source of {length} tokens was cut to its first {kept}.")
+        elif limit is not None and length > limit:
+            raise ValueError(
+                f"The source has {length} tokens and the model's learned positions end at {limit}: "
+                f"split it, or pass truncation=True to translate the first {limit} tokens."
             )
         return {**encoded, "is_blank": torch.tensor([not text.strip()])}
 
