@@ -1,7 +1,7 @@
 """What a model is: the settings of the encoder-decoder of "Attention Is All You Need" (Vaswani et al. 2017).
 
 This file ships to the Hub beside the weights and must run without the package: it imports only transformers and,
-from its own folder, `presets`.
+from its own folder, `config_common` and `presets`.
 """
 
 import copy
@@ -10,6 +10,18 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from .config_common import (
+    ConfigError,
+    choice_problems,
+    count_problems,
+    is_count,
+    is_number,
+    probability_problems,
+    raise_problems,
+    switch_problems,
+    token_problems,
+    translation_pipeline,
+)
 from .presets import PRESETS
 
 # Values of the named switches, the paper's first.
@@ -24,14 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _COUNTS = ("vocab_size", "d_model", "d_ff", "num_encoder_layers", "num_decoder_layers", "num_heads", "d_k", "d_v")
 _PROBABILITIES = ("dropout", "attention_dropout", "relu_dropout", "label_smoothing")
 _SWITCHES = ("attention_bias", "output_bias", "use_cache")
-_TOKENS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 _CODE = "modeling_vanilla_transformer"
-
-
-class ConfigError(ValueError):
-    """Model settings that are out of range or contradict each other; the message lists every problem."""
-
-    exit_code = 2
 
 
 class VanillaTransformerConfig(PreTrainedConfig):
@@ -137,9 +142,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "AutoModel": f"{_CODE}.VanillaTransformerModel",
             "AutoModelForSeq2SeqLM": f"{_CODE}.VanillaTransformerForConditionalGeneration",
         }
-        self.custom_pipelines = _Pipelines(
-            translation={"impl": "pipeline_vanilla_transformer.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
-        )
+        self.custom_pipelines = translation_pipeline()
         # transformers asks this of every model; it follows from embedding_sharing.
         self.tie_word_embeddings = self.embedding_sharing != "none"
 
@@ -152,40 +155,21 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return loaded
 
     def _check(self) -> None:
-        problems = self._problems()
-        if problems:
-            count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
-            raise ConfigError("\n".join([f"{type(self).__name__}: {count}", *(f"  {text}" for text in problems)]))
+        raise_problems(self, self._problems())
 
     def _problems(self) -> list[str]:
         """Every setting that is out of range or contradicts another, each with value and remedy."""
-        problems = []
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is None and name in ("d_k", "d_v"):
-                continue
-            if not _is_int(value) or value < 1:
-                problems.append(f"{name} = {value!r}: must be a whole number of at least 1")
-        for name in _PROBABILITIES:
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value < 1:
-                problems.append(f"{name} = {value!r}: must be at least 0 and below 1, for example 0.1")
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                near = difflib.get_close_matches(str(value), choices, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                problems.append(f"{name} = {value!r}: choose {' or '.join(choices)}{hint}")
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                problems.append(f"{name} = {getattr(self, name)!r}: must be true or false")
-        if not _is_number(self.layer_norm_eps) or self.layer_norm_eps <= 0:
+        problems = count_problems(self, _COUNTS, optional=("d_k", "d_v"))
+        problems += probability_problems(self, _PROBABILITIES)
+        problems += choice_problems(self, CHOICES)
+        problems += switch_problems(self, _SWITCHES)
+        if not is_number(self.layer_norm_eps) or self.layer_norm_eps <= 0:
             problems.append(f"layer_norm_eps = {self.layer_norm_eps!r}: must be above 0, for example 1e-6")
-        return problems + self._size_problems() + self._position_problems() + self._token_problems()
+        return problems + self._size_problems() + self._position_problems() + token_problems(self)
 
     def _size_problems(self) -> list[str]:
         problems = []
-        known = _is_int(self.d_model) and self.d_model > 0 and _is_int(self.num_heads) and self.num_heads > 0
+        known = is_count(self.d_model) and is_count(self.num_heads)
         if known and self.d_model % self.num_heads and (self.d_k is None or self.d_v is None):
             divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
             problems.append(
@@ -203,23 +187,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         problems = []
         for name in ("max_source_positions", "max_target_positions"):
             value = getattr(self, name)
-            if self.positional_encoding == "learned" and (not _is_int(value) or value < 1):
+            if self.positional_encoding == "learned" and not is_count(value):
                 problems.append(f"{name} = {value!r}: learned positions need a maximum, for example 512")
             if self.positional_encoding == "sinusoidal" and value is not None:
                 problems.append(f"{name} = {value!r}: sinusoidal positions have no limit; leave it out")
-        return problems
-
-    def _token_problems(self) -> list[str]:
-        problems = []
-        for name in _TOKENS:
-            value = getattr(self, name)
-            # Marian's models have no <s>.
-            if name == "bos_token_id" and value is None:
-                continue
-            if not _is_int(value) or value < 0 or (_is_int(self.vocab_size) and 0 < self.vocab_size <= value):
-                problems.append(f"{name} = {value!r}: must be a token number below vocab_size = {self.vocab_size!r}")
-        if self.pad_token_id == self.eos_token_id:
-            problems.append(f"pad_token_id = {self.pad_token_id!r}: equals eos_token_id; give padding its own token")
         return problems
 
     @classmethod
@@ -242,31 +213,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
         config = copy.deepcopy(self)
         config.num_encoder_layers = config.num_decoder_layers
         return config
-
-
-class _Pipelines(dict):
-    """custom_pipelines as `pipeline()` asks for it: "translation_en_to_de" is "translation" too.
-
-    An entry is handed out as a copy, because `pipeline()` writes classes into it, which no config.json can hold.
-    """
-
-    def __contains__(self, task: object) -> bool:
-        return super().__contains__(self._plain(task))
-
-    def __getitem__(self, task: str) -> Any:
-        return copy.deepcopy(super().__getitem__(self._plain(task)))
-
-    @staticmethod
-    def _plain(task: Any) -> Any:
-        return "translation" if str(task).startswith("translation_") else task
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 VanillaTransformerConfig.register_for_auto_class("AutoConfig")

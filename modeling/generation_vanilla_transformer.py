@@ -14,6 +14,8 @@ from transformers.generation import GenerationMixin
 # Shapes: B sentences, R rows of the search (sentences x beams), T target positions so far.
 
 LENGTH_PENALTY_TYPES = ("gnmt", "power")
+# What transformers takes a max_length that nobody has set for.
+DEFAULT_MAX_LENGTH = 20
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
@@ -92,7 +94,7 @@ class PaperGenerationMixin(GenerationMixin):
 
     length_penalty_type: "gnmt", or "power" for transformers' own length ** length_penalty;
     max_new_tokens_over_input: a sentence's output holds at most its input's tokens plus this many; an explicit
-    max_new_tokens or max_length takes its place;
+    max_new_tokens or max_length takes its place (but not a saved max_length of 20, transformers' default);
     early_stopping = "never": searches until no better hypothesis can come, and no longer.
     """
 
@@ -117,6 +119,9 @@ class PaperGenerationMixin(GenerationMixin):
         if kind == "gnmt" and setting.value("num_beams", 1) > 1:
             resolved["length_penalty"] = GNMTPenalty(setting.value("length_penalty", 1.0))
         over_input = setting.value("max_new_tokens_over_input")
+        if over_input is not None and self.generation_config.max_length == DEFAULT_MAX_LENGTH:
+            # Seq2SeqTrainer writes it there after its first batch of predictions; nobody asked for it.
+            self.generation_config.max_length = None
         explicit = setting.value("max_new_tokens") is not None or setting.value("max_length") is not None
         if over_input is not None and not explicit:
             caps = self._caps(inputs, kwargs, over_input)
@@ -138,10 +143,11 @@ class PaperGenerationMixin(GenerationMixin):
     def _caps(self, inputs: torch.Tensor | None, kwargs: dict[str, Any], over_input: int) -> torch.Tensor:
         """The most new tokens of each sentence, (B,): what the input allows and, where learned, the positions."""
         caps = self._source_lengths(inputs, kwargs) + over_input
-        if self.config.max_target_positions is not None:
+        positions = getattr(self.config, "max_target_positions", None)  # recurrent models have no positions
+        if positions is not None:
             prompt = kwargs.get("decoder_input_ids")
             taken = 0 if prompt is None else prompt.shape[1]
-            caps = caps.clamp(max=self.config.max_target_positions - taken)
+            caps = caps.clamp(max=positions - taken)
         return caps.clamp(min=1)
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:

@@ -118,6 +118,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
+def _cross_entropy_of_logits(logits_MN, labels_M, label_smoothing: float, smoothing_over: str) -> torch.Tensor:
+    """As `smoothed_cross_entropy`, from logits that exist."""
+    size = logits_MN.shape[-1]
+    if smoothing_over == "others":  # torch's smoothing gives the label its share of epsilon too
+        label_smoothing = label_smoothing * size / (size - 1)
+    logits_MN = logits_MN if logits_MN.dtype == torch.float64 else logits_MN.float()
+    return nn.functional.cross_entropy(
+        logits_MN, labels_M.to(logits_MN.device), reduction="sum", label_smoothing=label_smoothing, ignore_index=IGNORED
+    )
+
+
+def shifted_right(labels_BT: torch.Tensor, pad: int, start: int) -> torch.Tensor:
+    """The decoder's input for labels, (B, T): `start` at each row's first label, pads where there is none before."""
+    valid_BT = labels_BT.ne(IGNORED)
+    before_first_BT = valid_BT.cumsum(1).eq(0)
+    after_BT = valid_BT.roll(1, dims=1)
+    shifted_BT = labels_BT.roll(1, dims=1).masked_fill(~after_BT, pad)
+    first_BT = valid_BT & nn.functional.pad(before_first_BT[:, :-1], (1, 0), value=True)
+    return shifted_BT.masked_fill(before_first_BT, pad).masked_fill(first_BT, start)
+
+
 class SmoothedLoss(nn.Module):
     """The training loss of a model head: smoothed in training mode, plain cross-entropy in evaluation mode."""
 
@@ -126,16 +147,16 @@ class SmoothedLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.smoothing_over = smoothing_over
 
-    def forward(self, hidden_BTD, head: nn.Linear, labels_BT, num_items: torch.Tensor | int | None) -> torch.Tensor:
+    def forward(self, hidden_BTD, head: nn.Module, labels_BT, num_items: torch.Tensor | int | None) -> torch.Tensor:
         """Token sum over `num_items`, or over the batch's own token count where None."""
-        total = smoothed_cross_entropy(
-            hidden_BTD.flatten(0, 1),
-            head.weight,
-            head.bias,
-            labels_BT.flatten(),
-            self.label_smoothing if self.training else 0.0,
-            self.smoothing_over,
-        )
+        hidden_MD, labels_M = hidden_BTD.flatten(0, 1), labels_BT.flatten()
+        label_smoothing = self.label_smoothing if self.training else 0.0
+        if type(head) is nn.Linear and "forward" not in vars(head):
+            total = smoothed_cross_entropy(
+                hidden_MD, head.weight, head.bias, labels_M, label_smoothing, self.smoothing_over
+            )
+        else:  # an adapter around the matrix, or one that accelerate moves between devices: only the call knows it
+            total = _cross_entropy_of_logits(head(hidden_MD), labels_M, label_smoothing, self.smoothing_over)
         if num_items is None:
             num_items = labels_BT.ne(IGNORED).sum().clamp(min=1)
         elif isinstance(num_items, torch.Tensor):

@@ -6,7 +6,7 @@ weights: imports torch, transformers and, from its own folder, the other files t
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -21,14 +21,15 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .dropout_vanilla_transformer import Dropout
 from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config, prompt_mask
-from .loss_vanilla_transformer import IGNORED, SmoothedLoss
+from .loss_vanilla_transformer import SmoothedLoss, shifted_right
 
 if TYPE_CHECKING:  # never imported here; the line makes save_pretrained ship the pipeline's file
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
@@ -41,6 +42,10 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": nn.functional.gelu,
     "swish": nn.functional.silu,
 }
+
+
+# Their name until transformers 5.24; unnoticed, it would vanish in **kwargs, and every step forget the ones before.
+accepts_past_key_values = deprecate_kwarg("past_key_values", "6.0.0", new_name="cache")
 
 
 class PositionLimitError(ValueError):
@@ -156,6 +161,7 @@ class MultiHeadAttention(nn.Module):
         """Queries from x, keys and values from `memory` (the encoder's output) or from x; (B, T, D) and the weights.
 
         With a cache, keys and values of earlier positions come from it; the encoder's are projected once a sentence.
+        Where memory has fewer rows, each serves as many rows of x as a search has hypotheses of that sentence.
         """
         B, T, _ = x_BTD.shape
         q_BHTK = self.q_proj(x_BTD).view(B, T, self.num_heads, self.d_k).transpose(1, 2)
@@ -172,11 +178,16 @@ class MultiHeadAttention(nn.Module):
                 k_BHSK, v_BHSV = states.update(k_BHSK, v_BHSV, self.layer_idx)
                 if cross and isinstance(cache, EncoderDecoderCache):
                     cache.is_updated[self.layer_idx] = True
+        hypotheses = B // k_BHSK.shape[0]
+        if hypotheses > 1:
+            q_BHTK = _side_by_side(q_BHTK, hypotheses)
         attend = self._implementation(q_BHTK, kwargs.get("output_attentions"))
         dropout = self.dropout if self.training else 0.0
         mixed_BTHV, weights = attend(
             self, q_BHTK, k_BHSK, v_BHSV, mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
+        if hypotheses > 1 and weights is not None:
+            weights = weights.unflatten(2, (hypotheses, T)).transpose(1, 2).flatten(0, 1)
         return self.out_proj(mixed_BTHV.reshape(B, T, self.num_heads * self.d_v)), weights
 
     def _implementation(self, q_BHTK: torch.Tensor, weights_wanted: bool | None) -> Callable:
@@ -188,6 +199,11 @@ class MultiHeadAttention(nn.Module):
         if slow and torch.is_grad_enabled():
             return plain_attention
         return ALL_ATTENTION_FUNCTIONS.get_interface(name, plain_attention)
+
+
+def _side_by_side(q_BHTK: torch.Tensor, hypotheses: int) -> torch.Tensor:
+    """Queries of one sentence's hypotheses as further positions of one row, (B / hypotheses, H, hypotheses x T, K)."""
+    return q_BHTK.unflatten(0, (-1, hypotheses)).transpose(1, 2).flatten(2, 3)
 
 
 class FeedForward(nn.Module):
@@ -359,6 +375,7 @@ class Decoder(VanillaTransformerPreTrainedModel):
 
     @merge_with_config_defaults
     @capture_outputs
+    @accepts_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -396,9 +413,10 @@ class Decoder(VanillaTransformerPreTrainedModel):
             attention_mask=attention_mask,
             cache=cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache,
         )
+        hypotheses = x_BTD.shape[0] // encoder_hidden_states.shape[0]
         cross_mask = create_bidirectional_mask(
             config=self.config,
-            inputs_embeds=x_BTD,
+            inputs_embeds=x_BTD if hypotheses == 1 else x_BTD.view(-1, hypotheses * T, self.config.d_model),
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
@@ -439,6 +457,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
+        special = (self.config.bos_token_id, self.config.pad_token_id, self.config.eos_token_id)
+        needed = 1 + max(n for n in (*special, self.config.decoder_start_token_id) if n is not None)
+        if new_num_tokens is not None and new_num_tokens < needed:
+            raise ValueError(f"resize_token_embeddings({new_num_tokens}): the special tokens need at least {needed}")
         # Source and target share one vocabulary: both sides change size, be their matrices one or two.
         source, target = self.encoder.embed_tokens, self.decoder.embed_tokens
         for embedding in (source, target):
@@ -446,6 +468,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         return source
 
     @can_return_tuple
+    @accepts_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -457,7 +480,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target so far (B, T) -> last_hidden_state (B, T, D).
 
@@ -529,6 +552,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         return embeddings
 
     @can_return_tuple
+    @accepts_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -543,7 +567,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         compute_logits: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Source (B, S), target so far (B, T) or labels (B, T) -> logits (B, T, N) and, given labels, the loss.
 
@@ -588,15 +612,23 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             encoder_attentions=outputs.encoder_attentions,
         )
 
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, **model_kwargs: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        # A row for each hypothesis, except of what belongs to the sentence: the hypotheses share it.
+        names = [name for name in ("encoder_outputs", "attention_mask") if name in model_kwargs]
+        shared = {name: model_kwargs.pop(name) for name in names}
+        ids, expanded = super()._expand_inputs_for_generation(expand_size, False, **model_kwargs)
+        return ids, expanded | shared
+
+    def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
+        # transformers would also copy the sentences' keys and values, to where they are already.
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache
+
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Labels shifted right: decoder_start_token_id stands at each row's first label, pads where labels are -100."""
-        valid_BT = labels.ne(IGNORED)
-        before_first_BT = valid_BT.cumsum(1).eq(0)
-        after_BT = valid_BT.roll(1, dims=1)
-        shifted_BT = labels.roll(1, dims=1).masked_fill(~after_BT, self.config.pad_token_id)
-        first_BT = valid_BT & torch.nn.functional.pad(before_first_BT[:, :-1], (1, 0), value=True)
-        shifted_BT = shifted_BT.masked_fill(before_first_BT, self.config.pad_token_id)
-        return shifted_BT.masked_fill(first_BT, self.config.decoder_start_token_id)
+        return shifted_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
 # In code loaded from the Hub these names register nothing but the classes' own kind, as transformers expects.

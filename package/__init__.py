@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from vanilla_transformer.registration import register_auto_classes
 
 if TYPE_CHECKING:
+    from vanilla_transformer.configuration.configuration_recurrent_seq2seq import RecurrentSeq2SeqConfig
     from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
     from vanilla_transformer.configuration.presets import presets
+    from vanilla_transformer.modeling.modeling_recurrent_seq2seq import RecurrentSeq2SeqForConditionalGeneration
     from vanilla_transformer.modeling.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration,
         VanillaTransformerModel,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "RecurrentSeq2SeqConfig",
+    "RecurrentSeq2SeqForConditionalGeneration",
     "SignedBleu",
     "TranslationPipeline",
     "VanillaTransformerConfig",
@@ -36,6 +40,8 @@ __all__ = [
 ]
 
 _HOME_OF = {
+    "RecurrentSeq2SeqConfig": "configuration.configuration_recurrent_seq2seq",
+    "RecurrentSeq2SeqForConditionalGeneration": "modeling.modeling_recurrent_seq2seq",
     "SignedBleu": "training.signed_bleu",
     "TranslationPipeline": "modeling.pipeline_vanilla_transformer",
     "VanillaTransformerConfig": "configuration.configuration_vanilla_transformer",

@@ -1,4 +1,4 @@
-"""Registration of the model with transformers' Auto classes, at no cost until those are used.
+"""Registration of the models with transformers' Auto classes, at no cost until those are used.
 
 `AutoModel.register` takes the classes themselves, so calling it on import would load torch (three seconds) for every
 `vanilla-transformer --help`. transformers keeps its own models in tables of names and imports
@@ -12,21 +12,27 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-MODEL_TYPE = "vanilla_transformer"
-CONFIG_NAME = "VanillaTransformerConfig"
-MODEL_NAMES = {  # transformers' table of names, the mapping built from it, our class
-    "MODEL_MAPPING_NAMES": ("MODEL_MAPPING", "VanillaTransformerModel"),
+CONFIG_NAMES = {  # of each model type
+    "recurrent_seq2seq": "RecurrentSeq2SeqConfig",
+    "vanilla_transformer": "VanillaTransformerConfig",
+}
+MODEL_NAMES = {  # transformers' table of names, the mapping built from it, our class of each model type
+    "MODEL_MAPPING_NAMES": ("MODEL_MAPPING", {"vanilla_transformer": "VanillaTransformerModel"}),
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": (
         "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-        "VanillaTransformerForConditionalGeneration",
+        {
+            "recurrent_seq2seq": "RecurrentSeq2SeqForConditionalGeneration",
+            "vanilla_transformer": "VanillaTransformerForConditionalGeneration",
+        },
     ),
 }
 
 
 def register_auto_classes() -> None:
-    """Make AutoConfig, AutoModel and AutoModelForSeq2SeqLM know the model, now or as soon as they are imported."""
-    # What transformers imports when it is asked for our model type: the package itself, whose names load lazily.
-    sys.modules[f"transformers.models.{MODEL_TYPE}"] = sys.modules["vanilla_transformer"]
+    """Make AutoConfig, AutoModel and AutoModelForSeq2SeqLM know our models, now or as soon as they are imported."""
+    for model_type in CONFIG_NAMES:
+        # What transformers imports when it is asked for our model type: the package itself, whose names load lazily.
+        sys.modules[f"transformers.models.{model_type}"] = sys.modules["vanilla_transformer"]
     steps = {
         "transformers.models.auto.configuration_auto": _enter_config,
         "transformers.models.auto.modeling_auto": _enter_models,
@@ -40,14 +46,16 @@ def register_auto_classes() -> None:
 
 
 def _enter_config(configuration_auto: ModuleType) -> None:
-    configuration_auto.CONFIG_MAPPING_NAMES[MODEL_TYPE] = CONFIG_NAME
+    for model_type, name in CONFIG_NAMES.items():
+        configuration_auto.CONFIG_MAPPING_NAMES[model_type] = name
 
 
 def _enter_models(modeling_auto: ModuleType) -> None:
-    for names, (mapping, model_name) in MODEL_NAMES.items():
-        getattr(modeling_auto, names)[MODEL_TYPE] = model_name
-        # Built from CONFIG_MAPPING_NAMES when modeling_auto was imported, which may have been before our entry.
-        getattr(modeling_auto, mapping)._reverse_config_mapping[CONFIG_NAME] = MODEL_TYPE
+    for names, (mapping, models) in MODEL_NAMES.items():
+        for model_type, model_name in models.items():
+            getattr(modeling_auto, names)[model_type] = model_name
+            # Built from CONFIG_MAPPING_NAMES when modeling_auto was imported, which may have been before our entry.
+            getattr(modeling_auto, mapping)._reverse_config_mapping[CONFIG_NAMES[model_type]] = model_type
 
 
 class _AfterImport(MetaPathFinder):

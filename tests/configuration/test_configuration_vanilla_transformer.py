@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vanilla_transformer as vt
-from vanilla_transformer.configuration.configuration_vanilla_transformer import ConfigError
+from vanilla_transformer.configuration.config_common import ConfigError
 
 # Table 3 of arXiv 1706.03762 v7, typed from the paper: N, d_model, d_ff, h, d_k, d_v, P_drop, eps_ls.
 TABLE_3 = {

@@ -347,6 +347,27 @@ def test_beam_search_without_the_cache_is_the_same(models, sentences):
         assert with_cache.tolist() == without.tolist()
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_hypotheses_of_a_sentence_share_its_keys_and_values(sentences, implementation):
+    model = small_model(seed=1, attn_implementation=implementation)
+    batch = batch_of(sentences)
+    settings = {"num_beams": 3, "max_new_tokens": 4, "return_dict_in_generate": True, "output_attentions": True}
+    output = model.generate(**batch, **settings)
+    assert output.cache.cross_attention_cache.layers[0].keys.shape[0] == 5
+    assert output.cache.self_attention_cache.layers[0].keys.shape[0] == 15
+    # A row for each hypothesis gives the same logits and weights.
+    ids = random_tokens(15, 4)
+    mask, encoded = batch["attention_mask"], model.model.encoder(**batch).last_hidden_state
+    shared = {"encoder_outputs": (encoded,), "attention_mask": mask}
+    copied = {name: value.repeat_interleave(3, 0) for name, value in (("x", encoded), ("attention_mask", mask))}
+    copied["encoder_outputs"] = (copied.pop("x"),)
+    one, other = [model(decoder_input_ids=ids, output_attentions=True, **given) for given in (shared, copied)]
+    torch.testing.assert_close(one.logits, other.logits, rtol=1e-5, atol=1e-5)
+    for layer, expected in zip(one.cross_attentions, other.cross_attentions, strict=True):
+        torch.testing.assert_close(layer, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_source_masks_are_found_where_none_is_given(models, sentences):
     batch = batch_of(sentences)
     for each in models:

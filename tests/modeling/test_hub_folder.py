@@ -18,7 +18,7 @@ from vanilla_transformer.configuration import configuration_vanilla_transformer 
 from vanilla_transformer.modeling import configuration_vanilla_transformer as stand_in_module
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = {path.name for path in ROOT.glob("modeling/*_vanilla_transformer.py")} | {"presets.py"}
+CODE = {path.name for path in ROOT.glob("modeling/*_vanilla_transformer.py")} | {"config_common.py", "presets.py"}
 DATA = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 SOURCES = ["The battery is low.", "", "Connect to the network, please!", "light"]
 
@@ -157,7 +157,8 @@ def test_sinusoids_are_right_in_a_model_that_was_built_without_memory(folder):
 
 def test_a_config_alone_brings_its_code(tmp_path):
     vt.VanillaTransformerConfig.from_preset("base", vocab_size=100).save_pretrained(tmp_path)
-    assert set(contents(tmp_path)) == {"config.json", "configuration_vanilla_transformer.py", "presets.py"}
+    code = {"config_common.py", "configuration_vanilla_transformer.py", "presets.py"}
+    assert set(contents(tmp_path)) == {"config.json"} | code
 
 
 def test_a_repo_s_prefix_does_not_stay_in_a_config():
