@@ -128,8 +128,8 @@ def _set_up_bpe(backend: tokenizers.Tokenizer) -> None:
         [
             decoders.ByteFallback(),
             decoders.Fuse(),
-            decoders.Strip(SPACE, 1, 0),
             decoders.Replace(SPACE, " "),
+            decoders.Strip(" ", 1, 0),  # after the replacing: a token that was added later has a plain space
             *(decoders.Replace(escaped, plain) for plain, escaped in reversed(ESCAPED)),
         ]
     )
@@ -189,9 +189,10 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     if not Path(folder).is_dir():
         raise UsageError(f"tokenizer.path = {folder}: no such folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise UsageError(f"tokenizer.path = {folder}: holds no tokenizer that loads ({error})") from error
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers and tokenizers raise whatever they trip over
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"tokenizer.path = {folder}: holds no tokenizer that loads ({reason})") from error
     problems = []
     if not tokenizer.is_fast:
         problems.append("is not a fast tokenizer: convert it to a tokenizer.json")

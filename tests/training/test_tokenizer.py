@@ -91,6 +91,18 @@ def test_real_text_comes_back_as_it_was(shared_data):
         assert tokenizer.decode(tokenizer(line)["input_ids"], skip_special_tokens=True) == line
 
 
+@pytest.mark.parametrize("text", ["WiFi", "WiFi is newer", "the WiFi is newer", "theWiFi", "  WiFi  the WiFi "])
+def test_texts_with_added_tokens_come_back_as_they_were(tmp_path, folder, text):
+    """A word that is added later is a token wherever a space or the beginning is before it, also when saved."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.add_tokens(["WiFi"]) == 1
+    tokenizer.save_pretrained(tmp_path)
+    for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        ids = one(text)["input_ids"]
+        assert one.decode(ids, skip_special_tokens=True) == text
+        assert ids.count(len(one) - 1) == sum(word == "WiFi" for word in text.split())
+
+
 def test_special_tokens_have_the_agreed_ids_and_bytes_follow(tokenizer):
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4, 259]) == [
         "<s>",
