@@ -123,6 +123,18 @@ def test_step_by_step_with_the_cache_equals_one_pass(model, side):
 
 
 @torch.no_grad()
+def test_the_cache_s_old_name_is_understood_with_a_warning(model):
+    source, target = random_tokens(2, 5), random_tokens(2, 6, seed=1)
+    whole = model(input_ids=source, decoder_input_ids=target).logits[:, 4:]
+    for module in (model, model.model):
+        begun = module(input_ids=source, decoder_input_ids=target[:, :4], use_cache=True)
+        with pytest.warns(FutureWarning, match="past_key_values"):
+            rest = module(input_ids=source, decoder_input_ids=target[:, 4:], past_key_values=begun.cache)
+        logits = rest.logits if module is model else model.lm_head(rest.last_hidden_state)
+        torch.testing.assert_close(logits, whole, **CLOSE)
+
+
+@torch.no_grad()
 def test_cache_continues_left_padded_prompts(model):
     target = pad(PROMPTS, side="left")
     mask = target.ne(PAD).long()
