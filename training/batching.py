@@ -240,6 +240,7 @@ class Update(NamedTuple):
 
     number: int  # place in the epoch, from 0
     batches: list[dict[str, torch.Tensor] | None]  # this process's micro-batches; None where its part is empty
+    batch_lines: list[np.ndarray]  # corpus line of every pair of each of them
     target_tokens: int  # real target tokens of the whole update over all processes: the divisor of the loss
     source_tokens: int
     lines: np.ndarray  # corpus line of every pair of the whole update, to name the culprit of a bad one
@@ -285,15 +286,17 @@ class _ProcessUpdates(torch.utils.data.Dataset):
             self._columns = TokenColumn(self.dataset, "source_ids"), TokenColumn(self.dataset, "target_ids"), lines
         source, target, lines = self._columns
         parts = self.plan[index]
+        own = parts[self.process :: self.world_size]
         batches = [
             tensors(source.padded(rows, self.pad_id), target.padded(rows, IGNORED_LABEL), source.lengths[rows])
             if len(rows)
             else None
-            for rows in parts[self.process :: self.world_size]
+            for rows in own
         ]
         return Update(
             index,
             batches,
+            [lines[rows] for rows in own],
             int(self.plan.target_tokens[index]),
             int(self.plan.source_tokens[index]),
             lines[np.concatenate(parts)],

@@ -158,7 +158,7 @@ def reference_streams(
     lengths = [len(stream) for stream in streams]
     if set(lengths) == {count}:
         return streams
-    if len(streams) == count and len(set(lengths)) == 1:
+    if len(streams) == count > 1 and len(set(lengths)) == 1:
         raise UserError(
             f"The references are {count} lists of {lengths[0]} for {count} {what}, which is transposed: give "
             f"{lengths[0]} streams of {count} lines, as [list(stream) for stream in zip(*references)] makes them."

@@ -1,48 +1,154 @@
 """What one process does for all of them, so that all succeed or all stop and none waits for one that has failed."""
 
-from collections.abc import Callable
-from typing import TypeVar
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
 
-from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from vanilla_transformer.configuration.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 Answer = TypeVar("Answer")
+Joined = TypeVar("Joined", Accelerator, PartialState)
+
+# What the main process tells those that wait for it, beside an exit code.
+_BUSY, _DONE = -2, -1
+_SECONDS_BETWEEN_SIGNS = 1.0
+# A process that has lost another one may find its connections, or its device, stuck while it cleans up.
+_SECONDS_TO_LEAVE = 20.0
 
 
-def on_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer | None:
-    """Run `do` on the main process while the others wait; its answer, None on the others.
+class ProcessLost(SystemExit):
+    """Another process has died or hangs. The sentence about it has been said where this is raised."""
 
-    What it raises is raised on the main process; the others leave with the same exit code and without a word.
+
+def joined_processes() -> PartialState:
+    """The processes that this program was started as, by torchrun or otherwise, when they have found each other.
+
+    Raises UserError where they cannot.
+    """
+    # On the CPU it must be said, or torchrun's processes do not find each other.
+    return require_all(PartialState(cpu=not torch.accelerator.is_available(), **process_group().to_kwargs()))
+
+
+def process_group(timeout_minutes: float = 30.0) -> InitProcessGroupKwargs:
+    """How processes talk, and how long one waits for an answer of another."""
+    # Accelerate passes on only what differs from a default of 10 minutes, which gloo does not share.
+    options: dict[str, Any] = {"timeout": timedelta(minutes=timeout_minutes, milliseconds=1)}
+    if torch.cuda.is_available() and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ:
+        options["backend"] = "cuda:nccl,cpu:gloo"  # what is on the CPU stays off the GPUs, which may be busy or stuck
+    return InitProcessGroupKwargs(**options)
+
+
+def require_all(state: Joined) -> Joined:
+    """Return the Accelerator or state; UserError where its processes are not all that were launched."""
+    launched = int(os.environ.get("WORLD_SIZE", 1))
+    if state.num_processes != launched:
+        raise UserError(
+            f"{launched} processes were launched but each sees {state.num_processes}: every one would do the whole "
+            "work by itself. On a machine without a GPU start them with torchrun."
+        )
+    return state
+
+
+def on_main(accelerator: Accelerator | PartialState, do: Callable[[], Answer]) -> Answer | None:
+    """Run `do` on the main process while the others wait, however long; its answer, None on the others.
+
+    `do` must not talk to the other processes. What it raises is raised on the main process; the others leave with the
+    same exit code and without a word.
     """
     if accelerator.num_processes == 1:
         return do()
-    answer: Answer | None = None
-    error: BaseException | None = None
-    exit_code: list[int | None] = [None]
-    if accelerator.is_main_process:
-        try:
+    if not accelerator.is_main_process:
+        while (told := _broadcast(accelerator, _BUSY)) == _BUSY:
+            pass
+        if told != _DONE:
+            raise SystemExit(told)
+        return None
+    try:
+        with _signs_of_life(accelerator):
             answer = do()
-        except BaseException as raised:
-            error = raised
-            exit_code[0] = raised.exit_code if isinstance(raised, UserError) else 1
-    broadcast_object_list(exit_code)
-    if error is not None:
-        raise error
-    if exit_code[0] is not None:
-        raise SystemExit(exit_code[0])
+    except BaseException as error:
+        with suppress(RuntimeError):  # they may be gone, and the error says more
+            _broadcast(accelerator, error.exit_code if isinstance(error, UserError) else 1)
+        raise
+    _broadcast(accelerator, _DONE)
     return answer
 
 
-def said_once(accelerator: Accelerator, error: UserError) -> BaseException:
+def said_once(accelerator: Accelerator | PartialState, error: UserError) -> BaseException:
     """What to raise for an error that all processes meet together: the error on the main one, a mere exit on others."""
     return error if accelerator.is_main_process else SystemExit(error.exit_code)
 
 
-def from_main(accelerator: Accelerator, do: Callable[[], Answer]) -> Answer:
+def from_main(accelerator: Accelerator | PartialState, do: Callable[[], Answer]) -> Answer:
     """As `on_main`, but every process gets the answer."""
     answer = [on_main(accelerator, do)]
     if accelerator.num_processes > 1:
         broadcast_object_list(answer)
     return answer[0]  # type: ignore[return-value]
+
+
+@contextmanager
+def lost_process_said(remedy: str = "Every checkpoint is whole: continue with --resume.") -> Iterator[None]:
+    """Turn the failure to reach another process into one sentence on stderr and exit code 1, by ProcessLost.
+
+    Said at once and not where the program ends: as soon as torchrun sees one process die, it sends SIGTERM to the rest.
+    `remedy` is what to do next.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_about_processes(error):
+            raise
+        logger.error(
+            f"Process {os.environ.get('RANK')} of {os.environ.get('WORLD_SIZE')} (counted from 0) stops: another one "
+            "has died, or has not answered in time. Why, that one's last words tell, or the system's log where it was "
+            f"killed. {remedy} ({str(error).strip().splitlines()[0]})"
+        )
+        guard = threading.Timer(_SECONDS_TO_LEAVE, os._exit, (1,))
+        guard.daemon = True
+        guard.start()
+        raise ProcessLost(1) from error
+
+
+def _is_about_processes(error: RuntimeError) -> bool:
+    """Whether torch's connection between processes raised it; gloo has no exception of its own."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return False
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error) or "NCCL" in str(error)
+
+
+@contextmanager
+def _signs_of_life(accelerator: Accelerator | PartialState) -> Iterator[None]:
+    """While the main process works, tell the others now and then, so that their waiting does not run out of time."""
+    done = threading.Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # a lost process is met again, and spoken of, by the main thread
+            while not done.wait(_SECONDS_BETWEEN_SIGNS):
+                _broadcast(accelerator, _BUSY)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+
+
+def _broadcast(accelerator: Accelerator | PartialState, number: int) -> int:
+    """The main process's number, on every process."""
+    on_cpu = "cpu" in torch.distributed.get_backend_config()
+    told = torch.tensor([number], device="cpu" if on_cpu else accelerator.device)
+    torch.distributed.broadcast(told, src=0)
+    return int(told.item())
