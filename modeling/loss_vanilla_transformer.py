@@ -147,11 +147,15 @@ class SmoothedLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.smoothing_over = smoothing_over
 
-    def forward(self, hidden_BTD, head: nn.Module, labels_BT, num_items: torch.Tensor | int | None) -> torch.Tensor:
-        """Token sum over `num_items`, or over the batch's own token count where None."""
+    def forward(
+        self, hidden_BTD, head: nn.Module, labels_BT, num_items: torch.Tensor | int | None, logits_BTN=None
+    ) -> torch.Tensor:
+        """Token sum over `num_items`, or over the batch's own token count where None; from the logits where given."""
         hidden_MD, labels_M = hidden_BTD.flatten(0, 1), labels_BT.flatten()
         label_smoothing = self.label_smoothing if self.training else 0.0
-        if type(head) is nn.Linear and "forward" not in vars(head):
+        if logits_BTN is not None:
+            total = _cross_entropy_of_logits(logits_BTN.flatten(0, 1), labels_M, label_smoothing, self.smoothing_over)
+        elif type(head) is nn.Linear and "forward" not in vars(head):
             total = smoothed_cross_entropy(
                 hidden_MD, head.weight, head.bias, labels_M, label_smoothing, self.smoothing_over
             )

@@ -538,9 +538,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
+        head = self.lm_head
+        # Not what embedding_sharing says: somebody may have untied them by tie_word_embeddings.
+        shared = head.weight is self.model.decoder.embed_tokens.weight
         embeddings = self.model._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        size, head = embeddings.num_embeddings, self.lm_head
-        if self.config.embedding_sharing == "none":
+        size = embeddings.num_embeddings
+        if not shared:
             self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
         elif size != head.out_features:
             # The weight is the decoder's embedding, which has its new size.
@@ -595,14 +598,16 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             **kwargs,
         )
         hidden_BTD = outputs.last_hidden_state
-        loss = None
-        if labels is not None:
-            loss = self.loss(hidden_BTD, self.lm_head, labels.to(hidden_BTD.device), num_items_in_batch)
         if compute_logits is None:
             compute_logits = labels is None or not self.training
+        logits_BTN = self.lm_head(hidden_BTD) if compute_logits else None
+        loss = None
+        if labels is not None:
+            labels = labels.to(hidden_BTD.device)
+            loss = self.loss(hidden_BTD, self.lm_head, labels, num_items_in_batch, logits_BTN)
         return Seq2SeqLMOutput(
             loss=loss,
-            logits=self.lm_head(hidden_BTD) if compute_logits else None,
+            logits=logits_BTN,
             cache=outputs.cache,
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,

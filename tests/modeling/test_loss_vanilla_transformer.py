@@ -206,6 +206,23 @@ def test_no_gradient_is_computed_where_none_is_asked(monkeypatch):
     assert largest.elements == 2 * N  # a chunk of logits; the weight's gradient would have 400, the hidden states' 296
 
 
+@pytest.mark.parametrize("over", ["vocabulary", "others"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_logits_that_exist_give_the_same_loss_and_gradients(batch, training, over):
+    model = small_model(output_bias=True, label_smoothing=0.2, label_smoothing_over=over).train(training)
+    found = []
+    for compute_logits in (True, False):
+        model.zero_grad()
+        loss = model(**batch, compute_logits=compute_logits).loss
+        loss.backward()
+        found.append((loss.detach(), [parameter.grad for parameter in model.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+    # And the loss hangs on them: who changes them by hand learns from it.
+    output = model(**batch, compute_logits=True)
+    [slope] = torch.autograd.grad(output.loss, output.logits)
+    assert slope[batch["labels"].ne(-100)].abs().min() > 0
+
+
 def test_logits_are_left_out_only_where_the_loss_is_trained(batch):
     model = small_model()
     assert model.eval()(**batch).logits.shape == (3, 7, 23)

@@ -135,6 +135,16 @@ def test_resized_vocabulary_keeps_what_was_known(sharing, output_bias, size, tmp
     assert shares_storage(loaded) == ties
 
 
+def test_matrices_untied_by_transformers_own_switch_are_all_resized():
+    config = small_config()
+    config.tie_word_embeddings = False
+    model = vt.VanillaTransformerForConditionalGeneration(config).eval()
+    assert model.lm_head.weight is not model.model.decoder.embed_tokens.weight
+    model.resize_token_embeddings(31)
+    logits = model(input_ids=random_tokens(1, 3), decoder_input_ids=torch.tensor([[30]])).logits
+    assert logits.shape[-1] == model.config.vocab_size == model.lm_head.out_features == 31
+
+
 def test_resizing_to_a_multiple():
     model = small_model(embedding_sharing="decoder", output_bias=True)
     model.resize_token_embeddings(25, pad_to_multiple_of=8)
