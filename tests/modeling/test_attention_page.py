@@ -1,5 +1,6 @@
 """The page: whole in itself, safe whatever the sentence is, and worked like a reader works it, in a real browser."""
 
+import html
 import json
 import re
 import shutil
@@ -68,7 +69,8 @@ def test_a_browser_shows_the_layer_and_head_that_are_clicked(tmp_path):
     done = subprocess.run(
         [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, encoding="utf-8", timeout=120
     )
-    seen = json.loads(re.search('<pre id="seen">(.*?)</pre>', done.stdout)[1].replace("&lt;", "<").replace("&gt;", ">"))
+    [*_, text] = re.findall('<pre id="seen">(.*?)</pre>', done.stdout)  # the first stands in the script
+    seen = json.loads(html.unescape(text))
     assert seen["mean_first"] == [0.4, "␣low → </s>: 0.4000"]
     assert seen["mean"] == [(1.0 + 0.125) / 2, "电 (then writes </s>) → ␣low: 0.5625"]
     assert seen["head_2"] == [0.875, "电 (then writes </s>) → </s>: 0.8750"]
