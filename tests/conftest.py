@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # Text that may not be committed here lies beside the checkout; a clone elsewhere is told by this variable.
 SHARED_DATA = Path(os.environ.get("SHARED_DATA", ROOT.parent / "shared" / "data"))
 
+# What tests/hub/test_real_hub.py may use; no other test sees it.
+REAL_HUB = {"endpoint": os.environ.get("HF_ENDPOINT"), "token": os.environ.get("HF_TOKEN")}
+
 # Before any Hugging Face import: they read these once. Started processes inherit them.
-for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN"):
+for name in ("HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN"):
     os.environ.pop(name, None)
 _hf_home = tempfile.TemporaryDirectory(prefix="hf-home-")
 os.environ |= {
@@ -38,6 +41,15 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return locate
+
+
+@pytest.fixture(scope="session")
+def real_hub() -> dict[str, str]:
+    """A Hub's endpoint and a token with write access to it, from HF_ENDPOINT and HF_TOKEN; skips where one is unset."""
+    given = {name: value for name, value in REAL_HUB.items() if value}
+    if given.keys() != REAL_HUB.keys():
+        pytest.skip("needs HF_ENDPOINT and HF_TOKEN, a token of write access")
+    return given
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

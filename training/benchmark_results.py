@@ -8,26 +8,26 @@ from huggingface_hub import EvalResultEntry, HfApi, eval_result_entries_to_yaml
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
 from vanilla_transformer.training.durable import write_text
-from vanilla_transformer.training.model_facts import ModelFacts
+from vanilla_transformer.training.model_facts import HubSplit, ModelFacts
 
 EVAL_RESULTS = ".eval_results"
 
 
 def write_eval_results(facts: ModelFacts, api: HfApi) -> None:
-    """Write the model's BLEU on its own test split to .eval_results/, where that split is a task of a benchmark.
+    """Write the model's BLEU on a split of its own corpus to .eval_results/, where that split is a benchmark's task.
 
     A result names its task by the id that the data set's eval.yaml gives it, so for a data set that has none, and for
     a corpus that is not on the Hub, nothing is written. Format: https://huggingface.co/docs/hub/eval-results
     """
-    split = facts.hub_test_split
-    results = [result for result in facts.results if result.get("split") == "test" and "bleu" in result["scores"]]
-    if split is None or not results:
-        return
-    task = _task(_benchmark(api, split.dataset), split.config or "default", split.split)
-    if task is None:
-        return
-    [result] = results
-    bleu = result["scores"]["bleu"]
+    for result in facts.results:
+        split = facts.hub_split(result.get("split"))
+        if split is not None and "bleu" in result["scores"]:
+            task = _task(_benchmark(api, split.dataset), split)
+            if task is not None:
+                _write(facts.folder, split, task, result["scores"]["bleu"])
+
+
+def _write(folder: Path, split: HubSplit, task: str, bleu: dict[str, Any]) -> None:
     entry = EvalResultEntry(
         dataset_id=split.dataset,
         task_id=task,
@@ -35,7 +35,7 @@ def write_eval_results(facts: ModelFacts, api: HfApi) -> None:
         dataset_revision=split.revision,
         notes=f"BLEU {bleu['signature']}",
     )
-    path = facts.folder / EVAL_RESULTS / f"{Path(split.dataset).name}.yaml"
+    path = folder / EVAL_RESULTS / f"{Path(split.dataset).name}.yaml"
     path.parent.mkdir(exist_ok=True)
     write_text(path, yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True))
 
@@ -50,9 +50,9 @@ def _benchmark(api: HfApi, dataset: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _task(benchmark: dict[str, Any], config: str, split: str) -> str | None:
+def _task(benchmark: dict[str, Any], split: HubSplit) -> str | None:
     """The id of the task that is this split."""
     for task in benchmark.get("tasks") or []:
-        if (task.get("config", "default"), task.get("split")) == (config, split):
+        if (task.get("config", "default"), task.get("split")) == (split.config or "default", split.split):
             return task.get("id")
     return None

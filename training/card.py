@@ -1,5 +1,6 @@
 """The model card: model_card.md filled from the files of a run, and nothing that no file says."""
 
+import json
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -12,11 +13,15 @@ from vanilla_transformer.training.card_metadata import METRICS, card_data, name_
 from vanilla_transformer.training.durable import write_text
 from vanilla_transformer.training.model_facts import ModelFacts
 from vanilla_transformer.training.recipe_yaml import write_mapping
+from vanilla_transformer.training.write_errors import explained
 
 CARD = "README.md"
 TEMPLATE = Path(__file__).with_name("model_card.md")
 # A card without it has been taken over by its reader, and stays as it is.
 MARK = "Rendered by vanilla-transformer, and again by every push. Delete this line to keep your own edits."
+
+# Columns of the table of sizes, and the config's fields behind them.
+SIZES = {"d_model": "d_model", "d_ff": "d_ff", "heads": "num_heads", "cell": "cell"}
 
 
 def write_card(facts: ModelFacts, repo_id: str | None = None, license: str | None = None) -> None:
@@ -31,12 +36,14 @@ def write_card(facts: ModelFacts, repo_id: str | None = None, license: str | Non
         if MARK not in before:
             return
         license = license or ModelCard(before, ignore_metadata_errors=True).data.license
-    write_text(path, render_card(facts, repo_id, license))
+    with explained(f"The model card {path}", "Nothing else is missing; `vanilla-transformer push` renders it again."):
+        write_text(path, render_card(facts, repo_id, license))
 
 
 def render_card(facts: ModelFacts, repo_id: str | None = None, license: str | None = None) -> str:
     """The card of these facts: Markdown behind a YAML block that huggingface_hub reads back."""
-    name = Path(repo_id or facts.folder.resolve()).name
+    folder = facts.folder.resolve()
+    name = Path(repo_id).name if repo_id else (folder.parent if facts.recipe else folder).name
     data = facts.manifest.get("data", {})
     counters = data.get("counters", {})
     pair = [facts.config.get("source_lang"), facts.config.get("target_lang")]
@@ -45,11 +52,12 @@ def render_card(facts: ModelFacts, repo_id: str | None = None, license: str | No
         metadata=card_data(facts, name, license).to_yaml(),
         mark=MARK,
         name=name,
-        model=repo_id or facts.folder,
+        model=json.dumps(repo_id or str(facts.folder), ensure_ascii=False),
         pair=pair if all(pair) else None,
-        base_model=facts.manifest.get("base_model"),
+        base_model=facts.base_model,
+        kind=_kind(facts.config),
         architecture=_architecture(facts),
-        pairs_kept=counters.get("train", {}).get("kept"),
+        pairs_kept=f"{kept:,}" if (kept := counters.get("train", {}).get("kept")) else None,
         max_length=facts.recipe.get("data", {}).get("max_length"),
         cap=facts.generation.get("max_new_tokens_over_input"),
         corpus=facts.corpus,
@@ -66,18 +74,26 @@ def render_card(facts: ModelFacts, repo_id: str | None = None, license: str | No
     )
 
 
-def _architecture(facts: ModelFacts) -> str:
+def _kind(config: dict[str, Any]) -> str:
+    """What the model is, as the object of "trained with"."""
+    paper = "[Attention Is All You Need](https://arxiv.org/abs/1706.03762) (Vaswani et al. 2017)"
+    if config.get("model_type") == "vanilla_transformer":
+        return f"the Transformer of {paper}"
+    if "cell" in config:
+        attention = "without attention" if config["attention"] == "none" else f"with {config['attention']} attention"
+        return f"a recurrent encoder-decoder ({config['cell']}, {attention}), for comparison with the model of {paper}"
+    return f"a {config['model_type']} model"
+
+
+def _architecture(facts: ModelFacts) -> str | None:
     config = facts.config
-    cells = {
-        "layers": f"{config['num_encoder_layers']} + {config['num_decoder_layers']}",
-        "d_model": config["d_model"],
-        "d_ff": config["d_ff"],
-        "heads": config["num_heads"],
-        "vocabulary": f"{config['vocab_size']:,}",
-    }
+    cells = {label: config[key] for label, key in SIZES.items() if key in config}
+    cells |= {"vocabulary": f"{config['vocab_size']:,}"} if "vocab_size" in config else {}
+    if "num_encoder_layers" in config:
+        cells = {"layers": f"{config['num_encoder_layers']} + {config['num_decoder_layers']}"} | cells
     if facts.parameters is not None:
         cells["parameters"] = f"{facts.parameters:,}"
-    return _table(cells, [cells.values()])
+    return _table(cells, [cells.values()]) if cells else None
 
 
 def _tokens(data: dict[str, Any]) -> str | None:
@@ -97,10 +113,12 @@ def _sources(sources: Sequence[dict[str, Any]]) -> str | None:
         return None
     rows = []
     for source in sources:
-        names = source["file"] if isinstance(source["file"], list) else [source["file"]]
-        shown = ", ".join(name if name.startswith("hub/") or "(" in name else Path(name).name for name in names)
-        lines = source["lines"]
-        rows.append([source["split"], shown, "" if lines is None else f"{lines:,}", f"`{source['sha256']}`"])
+        # A Hub split and a named corpus have labels and no folder.
+        file = (
+            source["file"] if source["file"].startswith("hub/") or "(" in source["file"] else Path(source["file"]).name
+        )
+        lines = "" if source["lines"] is None else f"{source['lines']:,}"
+        rows.append([source["split"], file, lines, f"`{source['sha256']}`" if source["sha256"] else ""])
     return _table(["split", "file", "lines", "SHA-256"], rows)
 
 
@@ -118,10 +136,13 @@ def _recipe(facts: ModelFacts) -> str | None:
     """The resolved recipe without the folders of the machine that trained."""
     if not facts.recipe:
         return None
-    data, tokenizer = {**facts.recipe["data"], "corpus": facts.corpus}, {**facts.recipe["tokenizer"]}
-    if tokenizer.get("path"):
-        tokenizer["path"] = Path(tokenizer["path"]).name
-    return write_mapping({**facts.recipe, "data": data, "tokenizer": tokenizer}).rstrip()
+    recipe = {section: dict(keys) for section, keys in facts.recipe.items()}
+    recipe["data"]["corpus"] = facts.corpus
+    if recipe.get("tokenizer", {}).get("path"):
+        recipe["tokenizer"]["path"] = Path(recipe["tokenizer"]["path"]).name
+    if "finetuning" in recipe:
+        recipe["finetuning"]["model"] = facts.base_model
+    return write_mapping(recipe).rstrip()
 
 
 def _training(facts: ModelFacts) -> list[str]:
@@ -160,15 +181,8 @@ def _results(facts: ModelFacts) -> str | None:
             interval = score.get("confidence_interval")
             between = f"{interval['low']:.2f} to {interval['high']:.2f}" if interval else ""
             signature = score["signature"].replace("|", "\\|")
-            rows.append(
-                [
-                    name_of_test_set(facts, result),
-                    METRICS[metric][1],
-                    f"{score['score']:.2f}",
-                    between,
-                    f"`{signature}`",
-                ]
-            )
+            measured = [name_of_test_set(facts, result), METRICS[metric][1], f"{score['score']:.2f}"]
+            rows.append([*measured, between, f"`{signature}`"])
     return _table(["test set", "metric", "score", "95% interval", "signature"], rows)
 
 

@@ -25,7 +25,7 @@ def card_data(facts: ModelFacts, name: str, license: str | None) -> ModelCardDat
         library_name="transformers",
         pipeline_tag="translation",
         tags=["vanilla-transformer"],
-        base_model=facts.manifest.get("base_model"),
+        base_model=facts.hub_base_model,
         datasets=[facts.hub_corpus] if facts.hub_corpus else None,
         metrics=sorted({entry.metric_type for entry in results}) or None,
         model_name=name if results else None,
@@ -38,7 +38,7 @@ def eval_results(facts: ModelFacts, result: dict[str, Any]) -> list[EvalResult]:
 
     A test set that is no data set on the Hub stands under the name that its users know it by.
     """
-    split = facts.hub_test_split if "split" in result else None
+    split = facts.hub_split(result.get("split"))
     name = name_of_test_set(facts, result)
     pair = [code for code in (result.get("source_lang"), result.get("target_lang")) if code]
     entries = []

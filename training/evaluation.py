@@ -68,29 +68,26 @@ def corpus_scores(
         )
     scores: dict[str, dict[str, Any]] = {}
     for name, metric in _scorers(target_lang, metrics, lowercase_tokenized, tokenize).items():
+        scored, scored_streams, prepared = list(hypotheses), streams, ""
         if name == _LOWERCASE_TOKENIZED:
             lang = moses_language(str(target_lang))
-            moses_streams = [moses_lowercase_tokenized(stream, lang) for stream in streams]
-            result = metric.corpus_score(moses_lowercase_tokenized(hypotheses, lang), moses_streams, resamples)
+            scored, *scored_streams = (moses_lowercase_tokenized(lines, lang) for lines in (scored, *streams))
             prepared = f"|pre:moses-lc-norm-tok-{lang}|sacremoses:{version('sacremoses')}"
-        else:
-            result = metric.corpus_score(list(hypotheses), streams, resamples)
-            prepared = ""
+        try:
+            result = metric.corpus_score(scored, scored_streams, resamples)
+        except TypeError:  # sacrebleu cannot average over a resample without a word, as one of three sentences may be
+            result = metric.corpus_score(scored, scored_streams)
         # Signatures know the number of references, so they exist only after scoring. The bootstrap is no part of ours:
         # it changes nothing about the score, and figures are compared by their signatures.
         signature = metric.get_signature()
-        bootstrap_seed = signature.info["seed"]
+        seed = signature.info["seed"]
         for key in ("bs", "seed"):
             signature.update(key, None)
         scores[name] = {"score": result.score, "signature": signature.format() + prepared}
-        if resamples > 1:
-            scores[name]["confidence_interval"] = {
-                "low": float(result._mean - result._ci),
-                "high": float(result._mean + result._ci),
-                "level": 0.95,
-                "resamples": resamples,
-                "seed": bootstrap_seed,
-            }
+        if result._ci >= 0:  # -1 where there was no bootstrap
+            low, high = float(result._mean - result._ci), float(result._mean + result._ci)
+            scores[name]["confidence_interval"] = {"low": low, "high": high, "level": 0.95}
+            scores[name]["confidence_interval"] |= {"resamples": resamples, "seed": seed}
         if isinstance(metric, BLEU):
             fields = ("precisions", "bp", "sys_len", "ref_len", "counts", "totals")
             scores[name] |= {field: getattr(result, field) for field in fields}

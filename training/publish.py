@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -27,12 +27,14 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import validate_repo_id
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.benchmark_results import EVAL_RESULTS, write_eval_results
-from vanilla_transformer.training.card import write_card
+from vanilla_transformer.training.card import CARD, write_card
 from vanilla_transformer.training.durable import sha256
 from vanilla_transformer.training.model_facts import read_facts
+from vanilla_transformer.training.redaction import redacted
 
 Answer = TypeVar("Answer")
 
@@ -72,10 +74,7 @@ def push(
     Raises UserError in one sentence where anything was not delivered, UsageError for names that cannot be.
     """
     folder = _model_folder(Path(folder))
-    if get_token() is None:
-        raise UserError(
-            f"push needs a token that may write to {repo_id}, and there is none: run `hf auth login`, or set HF_TOKEN."
-        )
+    require_target(repo_id)
     api = HfApi(library_name="vanilla-transformer", library_version=version("vanilla-transformer"))
     with _explained(api, repo_id):
         repo_id = _open_repo(api, repo_id, private, revision)
@@ -83,6 +82,7 @@ def push(
         facts = read_facts(folder)
         write_card(facts, repo_id, license)
         write_eval_results(facts, api)
+        ModelCard.load(folder / CARD).validate()
         files = _files(folder)
         commit = _commit_once(api, repo_id, revision, folder, files, tagged)
         _verify(api, repo_id, commit, folder, files)
@@ -91,8 +91,23 @@ def push(
     return Pushed(repo_id, commit, f"{api.endpoint}/{repo_id}/commit/{commit}", files, tag)
 
 
+def require_target(repo_id: str) -> None:
+    """Raise what a push would meet at once, before the work whose result is to be pushed.
+
+    UsageError for a name that no repo can have, UserError where there is no token.
+    """
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UsageError(f"{repo_id} is no name of a repo; write it as org/name. ({_first_line(error)})") from None
+    if get_token() is None:
+        raise UserError(
+            f"push needs a token that may write to {repo_id}, and there is none: run `hf auth login`, or set HF_TOKEN."
+        )
+
+
 def _model_folder(folder: Path) -> Path:
-    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if (folder / "config.json").is_file():
         return folder
     hint = f"; did you mean {folder / 'final'}?" if (folder / "final" / "config.json").is_file() else "."
     raise UserError(f"{folder} is not a model folder: it has no config.json{hint}")
@@ -132,13 +147,15 @@ def _commit_once(
                 f"The tag exists already on {repo_id}, at another content (commit {expected[:8]}); choose a new tag."
             )
         return head
+    additions = [CommitOperationAdd(name, folder / name) for name in files]
+    api.preupload_lfs_files(repo_id, additions, revision=revision, free_memory=False)
     content = hashlib.sha256()
     for name in files:
         content.update(f"{name} {sha256(folder / name)}\n".encode())
     # Found again in the history when the answer to the commit is lost.
     mark = f"Content: sha256 {content.hexdigest()}"
-    for wait in (*WAITS, None):
-        additions = [CommitOperationAdd(name, folder / name) for name in files]
+
+    def commit() -> str:
         try:
             return api.create_commit(
                 repo_id,
@@ -148,14 +165,13 @@ def _commit_once(
                 revision=revision,
                 parent_commit=head,
             ).oid
-        except Exception as error:
-            made = _retried(lambda: _commit_since(api, repo_id, revision, head, mark))
-            if made is not None:
-                return made
-            if wait is None or not _is_passing(error):
+        except Exception:
+            made = _commit_since(api, repo_id, revision, head, mark)
+            if made is None:
                 raise
-        time.sleep(wait)
-    raise AssertionError("the last try returns or raises")
+            return made
+
+    return _retried(commit)
 
 
 def _commit_since(api: HfApi, repo_id: str, revision: str | None, head: str, mark: str) -> str | None:
@@ -170,8 +186,8 @@ def _commit_since(api: HfApi, repo_id: str, revision: str | None, head: str, mar
 
 def _differing(api: HfApi, repo_id: str, commit: str, folder: Path, files: Sequence[str]) -> list[str]:
     """Files that the commit lacks, or lists with another checksum than they have here."""
-    found = _retried(lambda: api.verify_repo_checksums(repo_id, revision=commit, local_dir=folder))
-    return sorted({*found.extra_paths, *(mismatch.path for mismatch in found.mismatches)} & {*files})
+    found = api.verify_repo_checksums(repo_id, revision=commit, local_dir=folder)
+    return sorted({*found.extra_paths, *(mismatch["path"] for mismatch in found.mismatches)} & {*files})
 
 
 def _verify(api: HfApi, repo_id: str, commit: str, folder: Path, files: Sequence[str]) -> None:
@@ -183,7 +199,7 @@ def _verify(api: HfApi, repo_id: str, commit: str, folder: Path, files: Sequence
     if not wrong:
         with tempfile.TemporaryDirectory(prefix="vanilla-transformer-push-") as copy:
             patterns = [glob.escape(name) for name in files]
-            _retried(lambda: api.snapshot_download(repo_id, revision=commit, local_dir=copy, allow_patterns=patterns))
+            api.snapshot_download(repo_id, revision=commit, local_dir=copy, allow_patterns=patterns)
             wrong = [name for name in files if not _same(folder / name, Path(copy, name))]
     if wrong:
         raise UserError(
@@ -209,7 +225,10 @@ def _tag(api: HfApi, repo_id: str, tag: str, commit: str) -> None:
 
 
 def _retried(action: Callable[[], Answer]) -> Answer:
-    """The answer of a request that may be sent any number of times, once a passing fault is over."""
+    """The answer of something that may be tried any number of times, once a passing fault is over.
+
+    For requests that huggingface_hub itself sends once only.
+    """
     for wait in WAITS:
         try:
             return action()
@@ -233,6 +252,8 @@ def _explained(api: HfApi, repo_id: str) -> Iterator[None]:
         yield
     except HFValidationError as error:
         raise UsageError(f"{repo_id} is no name of a repo; write it as org/name. ({_first_line(error)})") from None
+    except ValueError as error:  # the check of the card's metadata
+        raise UserError(f"{repo_id} was not pushed: {redacted(' '.join(str(error).split()))}") from None
     except OfflineModeIsEnabled:
         raise UserError("push needs the Hub, and HF_HUB_OFFLINE is set; unset it.") from None
     except RevisionNotFoundError as error:
@@ -257,4 +278,4 @@ def _refusal(api: HfApi, repo_id: str, error: HfHubHTTPError) -> str:
 
 
 def _first_line(error: object) -> str:
-    return re.sub(r"hf_\w+", "hf_***", (str(error).strip() or type(error).__name__).splitlines()[0])
+    return redacted((str(error).strip() or type(error).__name__).splitlines()[0])

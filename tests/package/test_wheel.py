@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
@@ -28,27 +29,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "checkout"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
-    shutil.copytree(ROOT, copy, ignore=ignored)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        "out",
-        ".",
-    ]
-    subprocess.run(command, cwd=copy, check=True, timeout=300)
-    [built] = (copy / "out").glob("*.whl")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+    return built_wheel(copy)
+
+
+def built_wheel(source: Path) -> Path:
+    """The wheel that pip makes of an unpacked source."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "out"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=source, check=True, timeout=300)
+    [built] = (source / "out").glob("*.whl")
     return built
 
 
-def test_it_holds_only_the_package_and_all_of_it(wheel: Path):
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel but its own list of them."""
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+
+
+def test_it_holds_only_the_package_and_all_of_it(wheel: Path):
+    names = contents(wheel).keys()
     version = ConfigParser()
     version.read(ROOT / "setup.cfg")
     info = f"vanilla_transformer-{version['metadata']['version']}.dist-info/"
@@ -59,9 +59,26 @@ def test_it_holds_only_the_package_and_all_of_it(wheel: Path):
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in names if name.startswith("vanilla_transformer/")} == modules | {
-        "vanilla_transformer/py.typed"
+        "vanilla_transformer/py.typed",
+        "vanilla_transformer/training/model_card.md",
     }
     assert f"{info}licenses/LICENSE" in names
+
+
+def test_the_model_card_s_template_is_the_one_at_the_root(wheel: Path):
+    template = contents(wheel)["vanilla_transformer/training/model_card.md"]
+    assert template == (ROOT / "model_card.md").read_bytes() and b"# {{ name }}" in template
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path):
+    build = "from setuptools.build_meta import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
+    checkout = wheel.parents[1]
+    command = [sys.executable, "-c", build, str(tmp_path)]
+    output = subprocess.check_output(command, cwd=checkout, text=True, stderr=subprocess.DEVNULL, timeout=120)
+    name = output.splitlines()[-1]
+    with tarfile.open(tmp_path / name) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert contents(built_wheel(tmp_path / name.removesuffix(".tar.gz"))) == contents(wheel)
 
 
 def test_it_installs_into_an_empty_environment(wheel: Path, tmp_path: Path):

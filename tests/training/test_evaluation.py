@@ -9,6 +9,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.training import evaluation
 from vanilla_transformer.training.evaluation import (
     corpus_scores,
     evaluate_hypotheses,
@@ -233,6 +234,32 @@ def test_hypotheses_file_keeps_its_lines_whatever_they_hold(tmp_path):
     assert result["versions"]["sacrebleu"] in result["scores"]["bleu"]["signature"]
     assert json.loads((tmp_path / "results" / "t1.json").read_text(encoding="utf-8")) == result
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["t1.hypotheses.txt", "t1.json"]
+
+
+def test_a_confidence_interval_is_that_of_drawing_sentences_anew():
+    # One word a sentence, a quarter of them wrong: TER is 25, and over test sets drawn from these 400 sentences it is
+    # binomial, so that 95% of its values lie within 1.96 * 100 * (0.25 * 0.75 / 400) ** 0.5 = 4.24.
+    hypotheses, references = ["b", "a", "a", "a"] * 100, ["a"] * 400
+    scores = evaluate_hypotheses(hypotheses, references, "de", metrics=["ter", "chrf"])["scores"]
+    interval = scores["ter"]["confidence_interval"]
+    assert scores["ter"]["score"] == 25
+    assert (interval["low"] + interval["high"]) / 2 == pytest.approx(25, abs=0.3)
+    assert (interval["high"] - interval["low"]) / 2 == pytest.approx(4.24, abs=0.4)
+    assert (interval["resamples"], interval["seed"], interval["level"]) == (1000, "12345", 0.95)
+    # It changes neither a score nor the signature that scores are compared by.
+    plain = corpus_scores(hypotheses, references, "de", ["ter", "chrf"])
+    for name, score in scores.items():
+        assert plain[name] == {key: value for key, value in score.items() if key != "confidence_interval"}
+
+
+def test_no_interval_where_it_would_cost_gigabytes_or_cannot_be(monkeypatch):
+    # In some draws of two sentences out of these two there is no word.
+    scores = evaluate_hypotheses(["a", ""], ["a", ""], "de", metrics=["ter"])["scores"]
+    assert "confidence_interval" not in scores["ter"]
+    monkeypatch.setattr(evaluation, "MOST_RESAMPLED_SENTENCES", 3)
+    for count, there in ((3, True), (4, False)):
+        scores = evaluate_hypotheses(["a b c d"] * count, ["a b c d"] * count, "de", metrics=["bleu"])["scores"]
+        assert ("confidence_interval" in scores["bleu"]) is there
 
 
 def test_a_mismatch_writes_nothing(tmp_path):
