@@ -10,7 +10,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, TorchDynamoPlugin
 
-from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.training.processes import process_group, require_all
 from vanilla_transformer.training.recipe import Recipe
 
 
@@ -27,22 +28,23 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
                 f"tracking.trackers names {tracker}, which is not installed; "
                 f"pip install 'vanilla-transformer[{tracker}]', or take it out of the list."
             )
+    if config.deterministic:
+        # cuBLAS reads it when it starts; torch before 2.10 refuses to multiply without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     AcceleratorState._reset_state()  # a second run in one Python process may have another precision
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(),  # said aloud, or torchrun's processes would not find each other
         mixed_precision="bf16" if config.precision == "bfloat16" else "no",
         dynamo_plugin=TorchDynamoPlugin(backend="inductor", dynamic=True) if config.compile else None,
-        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # one copy of the gradient
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # one copy of the gradient
+            process_group(config.process_timeout_minutes),
+        ],
     )
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if accelerator.num_processes != launched:
-        raise UserError(
-            f"{launched} processes were launched but each sees {accelerator.num_processes}: every one would train a "
-            "model of its own. On a machine without a GPU start them with torchrun."
-        )
-    return accelerator
+    return require_all(accelerator)
 
 
 def close_accelerator(accelerator: Accelerator) -> None:

@@ -7,22 +7,25 @@ from accelerate import Accelerator
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.averaging import write_average
-from vanilla_transformer.training.checkpoint import newest_whole, scheduled
+from vanilla_transformer.training.checkpoint import damage, newest_whole, scheduled
 from vanilla_transformer.training.durable import fault
 from vanilla_transformer.training.evaluation import evaluate_model
 from vanilla_transformer.training.model_folder import copy_model
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.validation import decoding_options
+from vanilla_transformer.training.write_errors import explained
 
 
 def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
     """Make RUN/final: the average of the last `average_last` scheduled checkpoints, else the best model, else the last.
 
-    Damaged checkpoints are passed over. Returns a sentence that says what it is made of. Main process only.
+    Damaged checkpoints are passed over. Returns a sentence that says what it is made of; raises WriteError where the
+    file system refuses. Main process only.
     """
-    whole = [folder for folder in scheduled(run.checkpoints, save_every) if fault(folder) is None]
-    try:
+    run.require()
+    whole = [folder for folder in scheduled(run.checkpoints, save_every) if damage(folder) is None]
+    with explained(f"The final model {run.final}", "The checkpoints are untouched; make room, then use --resume."):
         if len(whole) >= average_last:
             chosen = whole[-average_last:]
             write_average(chosen, run.final)
@@ -38,8 +41,6 @@ def write_final(run: RunFolder, average_last: int, save_every: int) -> str:
             raise UserError(f"{run.path} holds no checkpoint to make a final model of.")
         copy_model(newest, run.final)
         return f"{run.final} is the last checkpoint, {newest.name}."
-    except OSError as error:
-        raise UserError(f"{run.final} could not be written: {error}. The checkpoints are untouched.") from error
 
 
 def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, test: datasets.Dataset) -> dict[str, Any]:

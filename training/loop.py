@@ -9,9 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +24,20 @@ from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
 from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState
+from vanilla_transformer.training.gradients import Gradients
+from vanilla_transformer.training.memory import split
 from vanilla_transformer.training.metrics_log import MetricsLog, numbers
 from vanilla_transformer.training.optimizer import optimizer_tensors
-from vanilla_transformer.training.processes import on_main, said_once
+from vanilla_transformer.training.processes import lost_process_said, said_once
 from vanilla_transformer.training.progress import ProgressBar
 from vanilla_transformer.training.recipe import TrainingConfig
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.schedule import lr_at
 from vanilla_transformer.training.stopping import Preempted, PreemptionSignal
 from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.write_retries import write_on_main
 
 logger = logging.getLogger(__name__)
-
-# A run that computes nothing but NaN is stopped rather than left to burn its time.
-MAX_SKIPPED_IN_A_ROW = 20
 
 
 @dataclass
@@ -65,12 +63,12 @@ class Loop:
 
         Raises Preempted after the checkpoint that SIGTERM or SIGUSR1 asked for, UserError where training cannot go on.
         """
-        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._gradients = Gradients(self.accelerator, self.model, self.config.seed, self.pad_id)
         self._seconds_before, self._started = self.state.seconds, time.perf_counter()
-        self._preempted = self._warned = False
+        self._preempted, self._warned = False, set[str]()
         self._signal, self._bar = PreemptionSignal(), ProgressBar(self.config, self.state, self.log is not None)
         self.model.train()
-        with self._signal, self._bar:
+        with self._signal, self._bar, lost_process_said():
             if self.state.pending_row:
                 self._close_update(self.state.pending_row)
             while not (limit := self._limit_reached()):
@@ -103,8 +101,7 @@ class Loop:
         rate = lr_at(state.step, self.d_model, config.warmup_steps, config.learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, norm = self._agree(self._backward(update), self._gradient_norm())
+        loss, norm, split_lines = self._gradient(update)
         if math.isfinite(loss) and math.isfinite(norm):
             self.optimizer.step()
             state.skipped_in_a_row = 0
@@ -113,60 +110,54 @@ class Loop:
             state.skipped += 1
             state.skipped_in_a_row += 1
             row = {"loss": None, "learning_rate": rate, "skipped": state.skipped, "lines": update.lines.tolist()}
+        if split_lines:
+            lines = np.unique(np.concatenate(split_lines))
+            row = {"split_batches": state.split_batches, "lines": lines.tolist()} | row
         state.source_tokens += update.source_tokens
         state.target_tokens += update.target_tokens
         state.interval_tokens += update.source_tokens + update.target_tokens
         state.interval_seconds += time.perf_counter() - started
         return row | {"tokens_per_second": round(state.interval_tokens / state.interval_seconds, 1)}
 
-    def _backward(self, update: Update) -> torch.Tensor:
-        """Add the gradients of this process's parts; returns their share of the update's loss per target token."""
-        world, device = self.accelerator.num_processes, self.accelerator.device
-        # float64 holds a sum of float32 losses exactly, over parts as over processes; Apple's GPUs do not have it.
-        total = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
-        for index, batch in enumerate(update.batches):
-            if batch is None and world == 1:
-                continue
-            inputs = {name: values.to(device, non_blocking=True) for name, values in (batch or self._filler()).items()}
-            part = index * world + self.accelerator.process_index
-            seed_generators(device, part_seed(self.config.seed, self.state.step, part))
-            last = index == len(update.batches) - 1  # processes exchange gradients once an update
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self.model(**inputs, num_items_in_batch=update.target_tokens).loss
-                if batch is None:
-                    loss = loss * 0.0
-                (loss * world).backward()  # processes take the mean of their gradients, and the sum is wanted
-            total += loss.detach()
-        return total
+    def _gradient(self, update: Update) -> tuple[float, float, list[np.ndarray]]:
+        """Compute the update's gradient; its loss, the gradient's norm, the lines of batches that had to be split.
 
-    def _filler(self) -> dict[str, torch.Tensor]:
-        """One token a side for a process without a part of its own: the others wait for it in every exchange."""
-        token = torch.tensor([[int(self.pad_id == 0)]])  # any but the pad
-        return {"input_ids": token, "attention_mask": torch.ones_like(token), "labels": token}
+        Where one process runs out of memory, all of them begin again, that one with smaller batches.
+        """
+        pieces, split_lines = self._gradients.pieces(update), []
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)
+            loss, too_large = self._gradients.add(pieces, self.state.step, update.target_tokens)
+            agreed = self._agree(loss, self._gradients.norm(self.config.max_grad_norm), too_large is not None)
+            if not self._out_of_memory:
+                return *agreed, split_lines
+            pieces, lines = split(self.accelerator, pieces, too_large)
+            split_lines += lines
+            self.state.split_batches += len(lines)
+            self._warn_once(
+                "memory",
+                f"Out of memory in update {self.state.step}: a batch of {len(lines[0])} pairs was split in two, which "
+                "changes nothing but the time and the dropout. metrics.jsonl names the lines of all such batches. A "
+                "larger training.gradient_accumulation_steps would make batches smaller from the start.",
+            )
 
-    def _gradient_norm(self) -> torch.Tensor:
-        """The norm of the whole gradient before any clipping; the same on every process."""
-        limit = self.config.max_grad_norm
-        if limit is None and self.accelerator.distributed_type != DistributedType.FSDP:
-            return torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
-        # Sharded gradients have no other way to their norm.
-        norm = self.accelerator.clip_grad_norm_(self._parameters, math.inf if limit is None else limit)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-
-    def _agree(self, loss: torch.Tensor, norm: torch.Tensor) -> tuple[float, float]:
-        """The update's loss over all processes and its gradient's norm; also agrees on the clock and on pre-emption.
+    def _agree(self, loss: torch.Tensor, norm: torch.Tensor, out_of_memory: bool) -> tuple[float, float]:
+        """The update's loss over all processes and its gradient's norm; also agrees on the clock, on pre-emption, and
+        on whether the memory held everything.
 
         The one place in an update that waits for the device and, where there are several, for the other processes.
         """
         seconds = self._seconds_before + time.perf_counter() - self._started
         if self.accelerator.num_processes == 1:
             self.state.seconds, self._preempted = seconds, self._signal.received
+            self._out_of_memory = out_of_memory
             return loss.item(), norm.item()
         clock = seconds if self.accelerator.is_main_process else 0.0
-        shares = torch.tensor([0.0, clock, self._signal.received], dtype=torch.float64, device=loss.device)
+        said = [0.0, clock, self._signal.received, out_of_memory]
+        shares = torch.tensor(said, dtype=torch.float64, device=loss.device)
         shares[0] = loss
-        total, self.state.seconds, signals = self.accelerator.reduce(shares, "sum").tolist()
-        self._preempted = signals > 0
+        total, self.state.seconds, signals, failures = self.accelerator.reduce(shares, "sum").tolist()
+        self._preempted, self._out_of_memory = signals > 0, failures > 0
         return total, norm.item()
 
     def _close_update(self, row: dict[str, Any]) -> None:
@@ -180,12 +171,12 @@ class Loop:
         else:
             if validate:
                 row |= self._validation(validate)
-            if validate or "skipped" in row or state.step % config.log_every == 0:
+            if validate or "lines" in row or state.step % config.log_every == 0:
                 self._write(row)
         self._bar.show(row)
-        if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        if state.skipped_in_a_row >= config.max_skipped_in_a_row:
             diverged = UserError(
-                f"The loss or its gradient was not a finite number in {MAX_SKIPPED_IN_A_ROW} updates in a row, up to "
+                f"The loss or its gradient was not a finite number in {state.skipped_in_a_row} updates in a row, up to "
                 f"step {state.step}; metrics.jsonl names their lines. Try, from the last checkpoint, a lower "
                 "training.learning_rate, a longer warm-up, training.max_grad_norm = 1, or precision = float32."
             )
@@ -206,8 +197,8 @@ class Loop:
         score = -scores[metric] if metric == "validation_loss" else scores[metric]
         if math.isfinite(score) and (state.best_score is None or score > state.best_score):
             state.best_score, state.best_step, state.validations_since_best = score, state.step, 0
-            write = partial(self.save_model, weights=self._weights())
-            on_main(self.accelerator, lambda: checkpoint.save_best(self.run.best, state.step, scores, write))
+            write = self._model_writer()
+            self._keep(lambda: checkpoint.save_best(self.run.best, state.step, scores, write))
         else:
             state.validations_since_best += 1
         return scores
@@ -217,13 +208,26 @@ class Loop:
         self.state.interval_tokens, self.state.interval_seconds = 0, 0.0
         if self.log is not None:
             self.log.write(row)
-        self.accelerator.log(numbers(row), step=row["step"])
+        try:
+            self.accelerator.log(numbers(row), step=row["step"])
+        except Exception as error:  # of whatever kind: the rows are in metrics.jsonl, and no run shall end by a tracker
+            self._warn_once("trackers", f"A tracker lacks step {row['step']} and may lack later ones: {error!r}")
 
     def _save(self) -> None:
         """Write a checkpoint, then let go of those no longer wanted."""
         tensors = optimizer_tensors(self.model, self.optimizer)
-        write = partial(self.save_model, weights=self._weights())
-        on_main(self.accelerator, lambda: self._write_checkpoint(tensors, write))
+        write = self._model_writer()
+        self._keep(lambda: self._write_checkpoint(tensors, write))
+
+    def _keep(self, write: Callable[[], None]) -> None:
+        """Write to the run's folder, as long as it is the run's; try again for as long as the recipe says."""
+
+        def write_to_own_folder() -> None:
+            self.run.require()
+            write()
+
+        minutes = self.config.write_retry_minutes
+        write_on_main(self.accelerator, write_to_own_folder, minutes, lambda: self._signal.received)
 
     def _write_checkpoint(self, tensors: dict[str, torch.Tensor], write_model: Callable[[Path], None]) -> None:
         if self.log is not None:
@@ -232,11 +236,14 @@ class Loop:
         checkpoint.save_checkpoint(folder, self.state, tensors, write_model)
         checkpoint.prune(folder, self.config.keep_last, self.config.save_every)
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        """The whole model's weights; every process must call it, the main one gets them all."""
+    def _model_writer(self) -> Callable[[Path], None]:
+        """What writes the model as it is now to a folder, as often as is tried; every process must call this method."""
         if self.accelerator.distributed_type == DistributedType.FSDP:
-            return self.accelerator.get_state_dict(self.model)
-        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False).state_dict()
+            weights = self.accelerator.get_state_dict(self.model)
+        else:
+            weights = self.accelerator.unwrap_model(self.model, keep_torch_compile=False).state_dict()
+        # save_pretrained takes the tensors out of the dictionary that it is given.
+        return lambda folder: self.save_model(folder, weights=dict(weights))
 
     def _updates(self) -> Iterator[Update]:
         """What is left of the current epoch, this process's parts of it."""
@@ -248,13 +255,29 @@ class Loop:
             return self.examples.updates(*what, *where, pad_id=self.pad_id, cursor=state.cursor)
         plan = plan_epoch(*pair_lengths(self.examples), *what)
         self.counters = plan.counters
-        if len(plan.over_budget) and self.accelerator.is_main_process and not self._warned:
-            self._warned = True
-            logger.warning(
+        if len(plan.over_budget):
+            self._warn_once(
+                "budget",
                 f"{len(plan.over_budget):,} pairs are longer than a whole update may be (training.max_source_tokens, "
-                "training.max_target_tokens) and are left out."
+                "training.max_target_tokens) and are left out.",
             )
         return micro_batches(self.examples, plan, *where, config.num_workers, pad_id=self.pad_id)
+
+    def _warn_once(self, topic: str, message: str) -> None:
+        """Warn on the main process, the first time in this session that the topic comes up."""
+        if self.accelerator.is_main_process and topic not in self._warned:
+            self._warned.add(topic)
+            logger.warning(message)
+
+    def progress(self) -> dict[str, Any]:
+        """How far the run is, for its manifest."""
+        state = self.state
+        return {
+            "step": state.step,
+            "training_seconds": round(state.seconds, 3),
+            "tokens_seen": {"source": state.source_tokens, "target": state.target_tokens},
+            "epoch_plan": self.counters,
+        }
 
     def _limit_reached(self) -> str | None:
         """The recipe key of the limit that ends the run here, a function of the state alone."""
@@ -268,19 +291,3 @@ class Loop:
         if config.patience is not None and state.validations_since_best >= config.patience:
             return "patience"
         return None
-
-
-def part_seed(seed: int, step: int, part: int) -> int:
-    """The seed of all that is random in one part of one update, whichever process computes it and in which session."""
-    return int(np.random.SeedSequence((seed, step, part)).generate_state(1, np.uint64)[0])
-
-
-def seed_generators(device: torch.device, seed: int) -> None:
-    """Seed the CPU's generator and the device's.
-
-    torch.manual_seed, without a GPU in use, notes each call and its stack for the day when there is one: a millisecond
-    and a piece of memory for every micro-batch.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)

@@ -1,9 +1,11 @@
 """RUN/manifest.json: what a stranger needs to trust or repeat a run. Holds no environment variables and no secrets."""
 
 import json
+import logging
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,8 +14,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.durable import write_json
-from vanilla_transformer.training.loop import Loop
+from vanilla_transformer.training.energy import EnergyMeter
+from vanilla_transformer.training.run_folder import RunFolder
+from vanilla_transformer.training.write_errors import WriteError, explained
+
+logger = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "sacrebleu", "numpy")
 
@@ -21,16 +28,24 @@ LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "s
 class RunManifest:
     """The manifest of one session of a run, added to those of earlier sessions in the file; main process only.
 
-    Entered, it is written with all that is known at the start; left, with how the session ended.
+    Entered, it is written with all that is known at the start; left, with how the session ended. Raises UserError
+    where the file of earlier sessions cannot be read, WriteError where it cannot be written at the start; at the end,
+    where an error may be on its way already, that is only told.
     """
 
-    def __init__(self, path: Path, facts: dict[str, Any], accelerator: Accelerator, loop: Loop):
-        sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else []
-        self._path, self._loop = path, loop
+    def __init__(
+        self, run: RunFolder, facts: dict[str, Any], accelerator: Accelerator, progress: Callable[[], dict[str, Any]]
+    ):
+        """`progress` says at any moment how far the run is: `step`, `training_seconds` and what else is to be told."""
+        sessions = _sessions(run.manifest)
+        self._run, self._progress = run, progress
+        # The processors' share would say little about training on a GPU.
+        self._meter = EnergyMeter() if accelerator.device.type == "cpu" else None
+        start = progress()
         self._session: dict[str, Any] = {
             "started": _now(),
             "processes": accelerator.num_processes,
-            "first_step": loop.state.step,
+            "first_step": start["step"],
             "outcome": "running",
         }
         self._content = {
@@ -38,23 +53,46 @@ class RunManifest:
             "code": code_version(),
             "libraries": {name: version(name) for name in LIBRARIES},
             "hardware": hardware(accelerator),  # of the newest session
-            "training_seconds": loop.state.seconds,
+            "training_seconds": start["training_seconds"],
             "sessions": [*sessions, self._session],
         }
 
     def __enter__(self) -> "RunManifest":
-        write_json(self._path, self._content)
+        self._write()
+        if self._meter:
+            self._meter.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        state, outcome = self._loop.state, "finished" if kind is None else kind.__name__
-        self._session.update(ended=_now(), last_step=state.step, outcome=outcome)
-        self._content.update(
-            training_seconds=round(state.seconds, 3),
-            tokens_seen={"source": state.source_tokens, "target": state.target_tokens},
-            epoch_plan=self._loop.counters,
+        end = self._progress()
+        self._session.update(
+            ended=_now(), last_step=end.pop("step"), outcome="finished" if kind is None else kind.__name__
         )
-        write_json(self._path, self._content)
+        if self._meter and (joules := self._meter.stop()) is not None:
+            self._session["energy_joules"] = round(joules, 1)
+        self._content.update(end)
+        try:
+            self._write()
+        except UserError as error:
+            why = error.happened if isinstance(error, WriteError) else error
+            logger.warning(f"How this session ended is not in the run's manifest. {why}")
+
+    def _write(self) -> None:
+        self._run.require()
+        with explained(str(self._run.manifest), "Make room or mend the folder, then continue with --resume."):
+            write_json(self._run.manifest, self._content)
+
+
+def _sessions(path: Path) -> list[dict[str, Any]]:
+    """What the manifest says of earlier sessions; none where there is no manifest."""
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["sessions"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}). It only tells of earlier sessions: delete it, and the run goes on."
+        ) from error
 
 
 def code_version() -> dict[str, Any]:

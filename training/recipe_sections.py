@@ -7,8 +7,10 @@ annotations. A section's `problems` names values that are out of range, as "key 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from vanilla_transformer.configuration.config_common import ConfigError
+
 if TYPE_CHECKING:
-    from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,38 @@ class TokenizerConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A preset of the paper, and any field of VanillaTransformerConfig that differs from it."""
+    """An architecture, a preset of the paper, and any field of the architecture's config that differs from it."""
 
     # A row of the paper's Table 3 ("base", "big", "C-n2", ...); null starts from the field's own defaults.
     preset: str | None = "base"
+    # The Transformer, or what it replaced: then the fields are RecurrentSeq2SeqConfig's, and there are no presets.
+    architecture: Literal["vanilla_transformer", "recurrent_seq2seq"] = "vanilla_transformer"
     # The other keys of the section.
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def to_config(self, vocab_size: int, **more: Any) -> "VanillaTransformerConfig":
+    def to_config(self, vocab_size: int, **more: Any) -> "PreTrainedConfig":
         """The model's config for a vocabulary of this size; `more` are fields that a recipe does not set.
 
         Raises ConfigError, which lists every problem.
         """
-        from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
-
+        config_class = config_classes()[self.architecture]
+        if foreign := [name for name in self.fields if name not in config_class.__annotations__]:
+            own = ", ".join(name for name in sorted(config_class.__annotations__) if not name.startswith("_"))
+            raise ConfigError("\n".join(f"{name}: no field of {self.architecture}; it has {own}" for name in foreign))
         fields = {**self.fields, "vocab_size": vocab_size, **more}
-        if self.preset is None:
-            return VanillaTransformerConfig(**fields)
-        return VanillaTransformerConfig.from_preset(self.preset, **fields)
+        if self.architecture == "vanilla_transformer" and self.preset is not None:
+            return config_class.from_preset(self.preset, **fields)
+        if self.preset not in (None, "base"):
+            raise ConfigError(f"preset = {self.preset}: presets are the Transformer's; leave it out")
+        return config_class(**fields)
+
+
+def config_classes() -> dict[str, type]:
+    """The config class of each architecture; not at the top, because they load transformers."""
+    from vanilla_transformer.configuration.configuration_recurrent_seq2seq import RecurrentSeq2SeqConfig
+    from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
+
+    return {config.model_type: config for config in (VanillaTransformerConfig, RecurrentSeq2SeqConfig)}
 
 
 @dataclass(frozen=True)
@@ -123,9 +139,17 @@ class TrainingConfig:
     eval_every: int = 1000
     keep_last: int = 5
     average_last: int = 5
+    # Minutes that a checkpoint or model is tried to be written again, on a full disk say, before the run ends with its
+    # last good checkpoint; 0 ends it at once.
+    write_retry_minutes: float = 10
     # Validations without improvement of the metric before the run stops; null never stops. The best is kept by it too.
     patience: int | None = None
     early_stopping_metric: Literal["loss", "bleu"] = "bleu"
+    # Updates in a row whose loss or gradient is not finite before the run stops; each of them is skipped.
+    max_skipped_in_a_row: int = 20
+    # Of several processes, how long each waits for another one that does not answer before it gives up and stops. Not
+    # counted is what the main process does alone, such as preparing the corpus or writing a checkpoint.
+    process_timeout_minutes: float = 30.0
     # Processes that make batches beside each training process; 0 makes them in it.
     num_workers: int = 0
     # CPU threads of each process; null leaves it to torch.
@@ -134,13 +158,16 @@ class TrainingConfig:
     activation_checkpointing: bool = False
     # torch.compile: faster updates after minutes of compiling.
     compile: bool = False
+    # Only algorithms that give the same bits each time, slower on a GPU; on a CPU they all do.
+    deterministic: bool = False
 
     def problems(self) -> list[str]:
-        found = _below(self, 0, "seed", "num_workers")
+        found = _below(self, 0, "seed", "num_workers", "write_retry_minutes")
         found += _below(self, 1, "max_steps", "max_epochs", "max_source_tokens", "max_target_tokens")
         found += _below(self, 1, "gradient_accumulation_steps", "warmup_steps", "threads", "patience")
         found += _below(self, 1, "log_every", "save_every", "eval_every", "keep_last", "average_last")
-        for name in ("max_minutes", "learning_rate", "adam_epsilon", "max_grad_norm"):
+        found += _below(self, 1, "max_skipped_in_a_row")
+        for name in ("max_minutes", "learning_rate", "adam_epsilon", "max_grad_norm", "process_timeout_minutes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 found.append(f"{name} = {value}: must be above 0")

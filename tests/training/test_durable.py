@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 
@@ -40,12 +41,64 @@ def test_the_manifest_holds_size_and_sha256_of_each_file(tmp_path):
         (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest.json"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "its manifest.json cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest.json cannot be read"),
+        (lambda folder: (folder / "manifest.json").write_text("[" * 100_000), "its manifest.json cannot be read"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe"), "its manifest.json cannot be read"),
+        (lambda folder: relist(folder, size=float("inf")), "its manifest.json cannot be read"),
+        (lambda folder: relist(folder, size=None), "its manifest.json cannot be read"),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], "it has no manifest.json"),
     ],
 )
 def test_damage_is_named(tmp_path, damage, reason):
     folder = folder_with(tmp_path / "step-1", weights="abc")
     damage(folder)
     assert fault(folder) == reason
+
+
+def relist(folder, name="weights", **entry):
+    """Change what the manifest says about the weights."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name] = {**manifest["files"].pop("weights"), **entry}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("outside", ["../secret", "a/../../secret", "{absolute}"])
+def test_a_manifest_does_not_lead_out_of_its_folder(tmp_path, outside):
+    # The file that it points to is there and has the recorded size and hash.
+    (tmp_path / "secret").write_text("abc")
+    folder = folder_with(tmp_path / "step-1", weights="abc")
+    name = outside.format(absolute=tmp_path / "secret")
+    relist(folder, name)
+    assert fault(folder) == f"its manifest.json names a file outside the folder, {name}"
+
+
+def test_sizes_alone_are_compared_where_nothing_is_to_be_read(tmp_path):
+    folder = folder_with(tmp_path / "step-1", weights="abc")
+    (folder / "weights").write_text("abd")
+    assert fault(folder, read=False) is None
+    (folder / "weights").write_text("ab")
+    assert fault(folder, read=False) == "weights has 2 bytes instead of 3"
+
+
+def test_a_file_that_the_disk_does_not_give_back_is_damage(tmp_path, monkeypatch):
+    folder = folder_with(tmp_path / "step-1", weights="abc")
+
+    def bad_sector(path):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(durable, "sha256", bad_sector)
+    assert fault(folder) == "weights cannot be read: Input/output error"
+
+
+def test_a_folder_deleted_while_it_is_written_is_not_taken_for_whole(tmp_path):
+    # As when somebody removes the run: a library makes the folder again and goes on with the second file.
+    with pytest.raises(FileNotFoundError, match="deleted while it was being written"):
+        with whole_folder(tmp_path / "step-1") as temporary:
+            (temporary / "weights").write_text("abc")
+            shutil.rmtree(temporary)
+            temporary.mkdir()
+            (temporary / "state").write_text("")
+            write_manifest(temporary)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_while_writing_leaves_neither_folder_nor_rest(tmp_path):

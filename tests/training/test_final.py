@@ -1,3 +1,5 @@
+import resource
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -7,6 +9,7 @@ from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.checkpoint import TRAINING_FILES, TrainerState, save_best, save_checkpoint
 from vanilla_transformer.training.final import write_final
 from vanilla_transformer.training.run_folder import RunFolder
+from vanilla_transformer.training.write_errors import WriteError
 
 
 @pytest.fixture
@@ -63,3 +66,17 @@ def test_an_earlier_final_model_is_replaced(run):
 def test_nothing_to_make_it_of_is_an_error(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
         write_final(RunFolder(tmp_path), average_last=1, save_every=10)
+
+
+@pytest.mark.parametrize("average_last", [2, 9], ids=["average", "copy"])
+def test_an_earlier_final_model_stays_where_the_next_cannot_be_written(run, average_last):
+    write_final(run, average_last=1, save_every=10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # as on a full disk, but only for this process
+    try:
+        with pytest.raises(WriteError, match="final model .*final could not be written: File too large.*--resume"):
+            write_final(run, average_last, save_every=10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert value_of(run.final) == 30
+    assert {path.name for path in run.path.iterdir()} == {"best", "checkpoints", "final"}

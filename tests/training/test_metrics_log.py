@@ -1,9 +1,13 @@
+import errno
 import json
+import os
 
 import pytest
 
 from vanilla_transformer.configuration.errors import UserError
+from vanilla_transformer.training import metrics_log
 from vanilla_transformer.training.metrics_log import MetricsLog
+from vanilla_transformer.training.write_errors import WriteError
 
 
 def rows(path):
@@ -43,3 +47,88 @@ def test_a_number_that_json_does_not_have_becomes_null(tmp_path):
     log = MetricsLog(path)
     log.write({"loss": float("nan"), "perplexity": float("inf"), "sentence": "字"})
     assert rows(path) == [{"loss": None, "perplexity": None, "sentence": "字"}]
+
+
+class NearlyFull:
+    """A file on a disk that takes so many bytes more and then refuses, until `room` is made."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, content):
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = self.file.write(content[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("room", range(0, 40, 7))
+def test_rows_wait_in_memory_while_the_disk_is_full(tmp_path, caplog, room):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"step": 1})
+    log.sync()
+    log._file = NearlyFull(log._file, room)  # from no byte to two rows and a half
+    for step in (2, 3, 4):
+        log.write({"step": step})
+    assert caplog.text.count("could not be written: No space left on device") == 1
+    assert log.rows == 4
+    with pytest.raises(WriteError, match="metrics.jsonl could not be written.*continue with --resume"):
+        log.sync()
+    log._file.room = 1000
+    log.write({"step": 5})
+    assert rows(path) == [{"step": step} for step in range(1, 6)]
+    assert log.sync() == (path.stat().st_size, 5)
+
+
+def test_what_a_failed_fsync_may_have_lost_is_written_again(tmp_path, monkeypatch):
+    # On NFS a full disk is told at fsync, and the bytes that it could not take are gone.
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"step": 1})
+    log.sync()
+    log.write({"step": 2})
+
+    def loses(descriptor):
+        os.truncate(descriptor, path.stat().st_size - 5)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics_log.os, "fsync", loses)
+        with pytest.raises(WriteError, match="Disk quota exceeded"):
+            log.sync()
+    assert log.sync() == (path.stat().st_size, 2)
+    assert rows(path) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_deleted_under_the_run_is_written_again(tmp_path, caplog, replaced):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.write({"step": 1})
+    log.sync()
+    log.write({"step": 2})
+    path.unlink()
+    if replaced:
+        path.write_text("something else\n")
+    log.write({"step": 3})
+    assert log.sync() == (path.stat().st_size, 3)
+    assert "was deleted or replaced and is written again" in caplog.text
+    log.write({"step": 4})
+    assert rows(path) == [{"step": step} for step in (1, 2, 3, 4)]
+
+
+def test_a_log_whose_folder_is_gone_can_be_synced_when_it_is_back(tmp_path):
+    (tmp_path / "run").mkdir()
+    log = MetricsLog(tmp_path / "run" / "metrics.jsonl")
+    log.write({"step": 1})
+    os.rename(tmp_path / "run", tmp_path / "elsewhere")
+    with pytest.raises(WriteError, match="No such file or directory"):
+        log.sync()
+    os.rename(tmp_path / "elsewhere", tmp_path / "run")
+    assert log.sync()[1] == 1
+    assert rows(tmp_path / "run" / "metrics.jsonl") == [{"step": 1}]

@@ -1,12 +1,12 @@
 import dataclasses
-import multiprocessing
-import os
 
 import pytest
 
-from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.training import run_folder
 from vanilla_transformer.training.recipe import DataConfig, Recipe, TrainingConfig, load_recipe
-from vanilla_transformer.training.run_folder import RunFolder, locked
+from vanilla_transformer.training.run_folder import RunFolder
+from vanilla_transformer.training.write_errors import WriteError
 
 RECIPE = Recipe(data=DataConfig(corpus="reverse", source_lang="en", target_lang="rev"))
 
@@ -15,10 +15,25 @@ def changed(**training):
     return dataclasses.replace(RECIPE, training=dataclasses.replace(RECIPE.training, **training))
 
 
+def started(run, recipe=RECIPE, resume=False):
+    run.begin(recipe, resume)
+    run.record(recipe)
+
+
+def test_a_start_that_fails_leaves_the_folder_free_and_an_older_recipe_alone(tmp_path):
+    run = RunFolder(tmp_path)
+    run.begin(RECIPE, resume=False)  # and then the corpus is found wanting
+    assert list(tmp_path.iterdir()) == []
+    started(run)
+    before = run.recipe.read_bytes()
+    run.begin(changed(max_steps=7), resume=True)
+    assert run.recipe.read_bytes() == before
+
+
 def test_a_new_run_may_begin_beside_prepared_data_only(tmp_path):
     (tmp_path / "prepared").mkdir()
-    with locked(tmp_path):
-        RunFolder(tmp_path).begin(RECIPE, resume=False)
+    (tmp_path / ".lock").touch()
+    started(RunFolder(tmp_path))
     assert load_recipe(tmp_path / "recipe.yaml") == RECIPE
 
 
@@ -30,14 +45,14 @@ def test_a_folder_in_use_is_refused_without_resume(tmp_path):
 
 
 def test_resume_begins_a_run_that_does_not_exist_yet(tmp_path):
-    RunFolder(tmp_path).begin(RECIPE, resume=True)
+    started(RunFolder(tmp_path), resume=True)
     assert (tmp_path / "recipe.yaml").exists()
 
 
 def test_the_length_of_a_run_may_change_but_not_what_an_update_computes(tmp_path):
     run = RunFolder(tmp_path)
-    run.begin(RECIPE, resume=False)
-    run.begin(changed(max_steps=7, save_every=3, log_every=1, threads=2, patience=4), resume=True)
+    started(run)
+    started(run, changed(max_steps=7, save_every=3, log_every=1, threads=2, patience=4), resume=True)
     assert load_recipe(run.recipe).training.max_steps == 7
     with pytest.raises(
         UsageError, match="2 problems\n  training.seed = 2: .*has 1\n  training.warmup_steps = 9: .*4000"
@@ -50,35 +65,19 @@ def test_the_length_of_a_run_may_change_but_not_what_an_update_computes(tmp_path
 
 def test_what_an_interrupted_session_left_is_put_right(tmp_path):
     run = RunFolder(tmp_path)
-    run.begin(RECIPE, resume=False)
+    started(run)
     (tmp_path / ".replaced-best").mkdir()
     (tmp_path / "checkpoints" / ".unfinished-step-4").mkdir(parents=True)
-    run.begin(RECIPE, resume=True)
+    started(run, resume=True)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["best", "checkpoints", "recipe.yaml"]
 
 
-def test_a_second_run_on_one_folder_is_refused_and_the_lock_ends_with_the_first(tmp_path):
-    with locked(tmp_path / "run"):
-        with pytest.raises(UserError, match=f"Another run is writing to .*run .process {os.getpid()} on "):
-            with locked(tmp_path / "run"):
-                pass
-    with locked(tmp_path / "run"):
-        pass
+def test_a_disk_that_refuses_the_recipe_is_one_sentence(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device", str(path))
 
-
-def test_a_forked_worker_does_not_hold_the_lock(tmp_path):
-    started, done = multiprocessing.get_context("fork").Event(), multiprocessing.get_context("fork").Event()
-    with locked(tmp_path):
-        worker = multiprocessing.get_context("fork").Process(target=lambda: (started.set(), done.wait(30)), daemon=True)
-        worker.start()
-        assert started.wait(30)
-    with locked(tmp_path):  # the worker is still there
-        assert worker.is_alive()
-    done.set()
-    worker.join(30)
-
-
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "run"):
-        pass
+    monkeypatch.setattr(run_folder, "write_text", full)
+    with pytest.raises(
+        WriteError, match="output folder .* could not be written: No space left on device .*recipe.yaml"
+    ):
+        RunFolder(tmp_path).record(RECIPE)
