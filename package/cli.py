@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vanilla_transformer.cli_convert import convert_command
 from vanilla_transformer.cli_push import push_command
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.command import (
@@ -95,6 +96,7 @@ def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = Non
 
 
 app.command("train")(train_command)
+app.command("convert")(convert_command)
 app.command("push")(push_command)
 
 
