@@ -5,7 +5,7 @@
 
 One run of the training loop is cut into blocks of 50 updates; in every other pair of them (with, without, without,
 with, ...) the loop saves as training.save_every asks it to, on the path that a real run takes: weights and Adam's state
-gathered, written, hashed, forced to disk, renamed, older checkpoints deleted. The updates are of 256 + 256 tokens
+gathered, written, hashed, forced to disk, renamed, older checkpoints deleted. The updates are of 128 + 128 tokens
 instead of the paper's 25,000 + 25,000, which would take minutes each here: a checkpoint costs the same whatever the
 update, so the shares below are upper bounds for larger ones. Writes benchmarks/results/checkpoint_overhead.json.
 """
@@ -41,7 +41,7 @@ from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.tokenizer import train_tokenizer
 
 RESULT = Path(__file__).resolve().parent / "results" / "checkpoint_overhead.json"
-TOKENS = 256  # padded, a side, of an update
+TOKENS = 128  # padded, a side, of an update
 NEVER = 10**9
 
 
