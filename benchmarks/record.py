@@ -59,6 +59,8 @@ def table() -> str:
     ]
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
+        if "recipe" not in result:  # a benchmark of another kind
+            continue
         if result["remark"]:
             remarks.append(f"{result['name']}: {result['remark']}")
         hardware = result["manifest"]["hardware"]
