@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from vanilla_transformer.configuration.errors import UsageError, UserError, problems_error
@@ -74,10 +74,7 @@ def _same_model(folders: list[Path]) -> list[str]:
 def _mean(paths: list[Path]) -> dict[str, torch.Tensor]:
     """The mean of each tensor over files that must hold the same names, shapes and types; one tensor at a time."""
     with ExitStack() as stack:
-        try:
-            files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"A weight file cannot be averaged: {error}. It is cut short or damaged.") from error
+        files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
         names = sorted(files[0].keys())
         for path, file in zip(paths, files, strict=True):
             if sorted(file.keys()) != names:

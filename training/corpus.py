@@ -112,6 +112,11 @@ def _local_parts(data: "DataConfig", langs: tuple[str, str]) -> dict[str, list[P
         for files in groups:
             names = [str(file) for file in files]
             hashes = [file_sha256(file) for file in files]
+            if len(files) == 2 and hashes[0] == hashes[1] and files[0].stat().st_size:
+                raise CorpusError(
+                    f"{names[1]}: holds the same text as {names[0]}; put the translation there, or, where copying is "
+                    "to be learned, make it a .tsv file of both"
+                )
             formats = [file_format(file) if len(files) == 1 else "text" for file in files]
             parts.setdefault(split, []).append(
                 Part(

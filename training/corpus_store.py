@@ -19,7 +19,7 @@ from vanilla_transformer.training.corpus_files import SPLIT_NAMES
 from vanilla_transformer.training.readers import Pair
 
 # Part of the key: raise it when the same content and settings give another result than before.
-STORE_VERSION = 1
+STORE_VERSION = 2
 
 ROWS_PER_BATCH, CHARACTERS_PER_BATCH = 10_000, 2**25
 
@@ -32,7 +32,7 @@ class Corpus:
     counters: per split read, kept and what was dropped for which reason (cleaning.DROPPED and, for home-assistant,
         home_assistant.LEFT_OUT): read == kept + all others. Dev and test only ever drop units that lack a language
         and, where data.dev_limit asks for it, the end of dev. A streamed training split has none.
-    reported: per dev and test split what was seen and left in: empty_source, empty_target, over_long.
+    reported: per dev and test split what was seen and left in: empty_source, empty_target.
     sources: what was read, for the manifest: split, file, sha256 (of the file, or of the pairs where there is no
         file), lines.
     """
@@ -145,11 +145,11 @@ def _write(
     # training last: what dev and test hold must be known by then
     for split in [*reported, "train"] if "train" in parts else reported:
         counter = counters[split]
-        pairs = (pair for part in parts[split] for pair in part.pairs(lowercase))
         if split == "train":
+            pairs = (pair for part in parts[split] for pair in part.pairs(lowercase))
             kept = clean(pairs, rules, held_out, counter)
         else:
-            kept = _evaluation_pairs(pairs, rules.max_characters, counter, reported[split], held_out)
+            kept = _evaluation_pairs(parts[split], lowercase, rules.max_characters, counter, reported[split], held_out)
         _write_arrow(folder / f"{split}.arrow", kept, features)
         blank = max(reported.get(split, {}).get(side, 0) for side in ("empty_source", "empty_target"))
         if counter["kept"] == blank:
@@ -168,26 +168,36 @@ def _write(
 
 
 def _evaluation_pairs(
-    pairs: Iterable[Pair],
+    parts: list[Part],
+    lowercase: bool,
     max_characters: int,
     counters: dict[str, int],
     reported: dict[str, int],
     held_out: DigestSet,
 ) -> Iterator[tuple[str, str]]:
-    """Every pair of dev or test; faults are reported, and the sources noted in `held_out`."""
+    """Every pair of dev or test; blank sides are reported, and the sources noted in `held_out`.
+
+    A side that is no sentence by its length is refused: it cannot be left out of a score, and translating it would end
+    the run at its first validation.
+    """
     counters.update(dict.fromkeys(("read", "kept", "missing_language"), 0))
-    reported.update(dict.fromkeys(("empty_source", "empty_target", "over_long"), 0))
-    for source, target in pairs:
-        counters["read"] += 1
-        hold_out(source, held_out)
-        if source is None or target is None:
-            counters["missing_language"] += 1
-            continue
-        counters["kept"] += 1
-        reported["empty_source"] += not source.strip()
-        reported["empty_target"] += not target.strip()
-        reported["over_long"] += max(len(source), len(target)) > max_characters
-        yield source, target
+    reported.update(dict.fromkeys(("empty_source", "empty_target"), 0))
+    for part in parts:
+        for source, target in part.pairs(lowercase):
+            counters["read"] += 1
+            hold_out(source, held_out)
+            if source is None or target is None:
+                counters["missing_language"] += 1
+                continue
+            if (length := max(len(source), len(target))) > max_characters:
+                raise CorpusError(
+                    f"{' and '.join(part.files)}:{part.lines}: {length:,} characters, and a line of dev or test may "
+                    f"have {max_characters:,}; shorten it, take the pair out, or raise data.max_length"
+                )
+            counters["kept"] += 1
+            reported["empty_source"] += not source.strip()
+            reported["empty_target"] += not target.strip()
+            yield source, target
 
 
 def _write_arrow(path: Path, pairs: Iterable[tuple[str, str]], features: datasets.Features) -> None:

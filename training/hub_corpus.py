@@ -1,7 +1,6 @@
 """Parallel data sets on the Hub: a `translation` column, or one text column a language."""
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -9,8 +8,10 @@ import datasets
 
 from vanilla_transformer.configuration.errors import CorpusError
 from vanilla_transformer.training.corpus_files import SPLIT_NAMES
+from vanilla_transformer.training.hub_access import reading_problem
 from vanilla_transformer.training.language_codes import pick_language
 from vanilla_transformer.training.readers import Pair
+from vanilla_transformer.training.redaction import redacted
 from vanilla_transformer.training.text_files import checked
 
 Table: TypeAlias = datasets.Dataset | datasets.IterableDataset
@@ -28,7 +29,7 @@ def load_splits(
         try:
             return datasets.load_dataset(corpus, name, split=split, revision=revision, streaming=streaming)
         except Exception as error:  # each layer below (requests, files, builders) has errors of its own
-            raise _hub_error(corpus, error) from error
+            raise _hub_error(corpus, error, revision) from error
 
     if any(wanted.values()):
         found = {split: [(given, load(given)) for given in names] for split, names in wanted.items() if names}
@@ -48,22 +49,18 @@ def load_splits(
     return found
 
 
-def _hub_error(corpus: str, error: Exception) -> CorpusError:
+def _hub_error(corpus: str, error: Exception, revision: str | None = None) -> CorpusError:
     while isinstance(error, datasets.exceptions.DatasetGenerationError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
-    # The first line; the others are advice for programmers. A token never belongs into a message.
-    reason = re.sub(r"hf_\w+", "hf_***", (str(error).strip() or type(error).__name__).splitlines()[0])
-    if isinstance(error, ConnectionError):
-        return CorpusError(
-            f"Hub data set {corpus}: {reason}. Check the network and HF_ENDPOINT, or give a local folder; there is "
-            "none of this name here, and no copy in the cache."
-        )
-    if isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        return CorpusError(
-            f"Hub data set {corpus}: {reason} A private one needs a token (`hf auth login`); there is no local "
-            "file or folder of this name either."
-        )
-    return CorpusError(f"Hub data set {corpus}: {reason}")
+    if isinstance(error, OSError) and error.errno:  # the disk's, under the cache
+        where = f"{error.filename}: " if error.filename else ""
+        return CorpusError(f"Hub data set {corpus}: {where}{error.strerror}; make room, or set HF_HOME to a folder.")
+    # What comes from the network is an OSError without a number; a split that does not exist, say, is none.
+    if isinstance(error, OSError) and (problem := reading_problem("dataset", corpus, revision)):
+        return CorpusError(f"{problem} No local file or folder is called {corpus} either.")
+    # The first line; the others are advice for programmers.
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return CorpusError(redacted(f"Hub data set {corpus}: {reason}"))
 
 
 def content_key(table: Table, corpus: str, revision: str | None) -> str:
@@ -76,7 +73,7 @@ def content_key(table: Table, corpus: str, revision: str | None) -> str:
     try:
         return str(HfApi().dataset_info(corpus, revision=revision).sha)
     except Exception as error:
-        raise _hub_error(corpus, error) from error
+        raise _hub_error(corpus, error, revision) from error
 
 
 def hub_columns(table: Table, corpus: str, source_lang: str, target_lang: str) -> tuple[str | None, str, str]:

@@ -4,23 +4,40 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.checkpoint import TRAINING_FILES
 from vanilla_transformer.training.durable import whole_folder
+from vanilla_transformer.training.memory import is_out_of_memory
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.validation import decoding_options
 
 
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerForConditionalGeneration:
-    """The recipe's model with its first weights, a function of training.seed alone, and its decoding as the default."""
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """The recipe's model with its first weights, a function of training.seed alone, and its decoding as the default.
+
+    Raises UserError where the memory does not hold it.
+    """
+    special = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("bos", "pad", "eos")}
     config = recipe.model.to_config(
-        len(tokenizer), source_lang=recipe.data.source_lang, target_lang=recipe.data.target_lang
+        len(tokenizer),
+        source_lang=recipe.data.source_lang,
+        target_lang=recipe.data.target_lang,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        **special,
     )
     torch.manual_seed(recipe.training.seed)
-    model = VanillaTransformerForConditionalGeneration(config)
+    try:
+        model = AutoModelForSeq2SeqLM.from_config(config)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            "The memory does not hold a model of the recipe's sizes; make model.d_model, model.d_ff, the "
+            "layers or tokenizer.vocab_size smaller."
+        ) from error
     decoding = decoding_options(recipe.generation)
     for name in ("num_beams", "length_penalty", "max_new_tokens_over_input"):
         setattr(model.generation_config, name, decoding[name])
@@ -30,7 +47,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> VanillaTr
 
 
 def save_model(
-    model: VanillaTransformerForConditionalGeneration,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     weights: dict[str, torch.Tensor],

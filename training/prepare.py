@@ -20,12 +20,13 @@ import datasets
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.configuration.errors import CorpusError, UserError
+from vanilla_transformer.configuration.errors import CorpusError
 from vanilla_transformer.training.corpus import Corpus, load_corpus
 from vanilla_transformer.training.durable import MANIFEST, fault, sha256, whole_folder, write_manifest
-from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.streaming import StreamedPairs, unbroken
 from vanilla_transformer.training.token_ids import SCHEMA, PairEncoder
 from vanilla_transformer.training.tokenizer import load_tokenizer, train_tokenizer
+from vanilla_transformer.training.write_errors import explained
 
 if TYPE_CHECKING:
     from vanilla_transformer.training.recipe import Recipe
@@ -70,7 +71,7 @@ def prepare(recipe: "Recipe", output_dir: str | Path) -> Prepared:
     """Make, or find in RUN/prepared, what the recipe's data and tokenizer sections describe; RUN is `output_dir`.
 
     Processes that call it together wait for the first one and share its work. Raises what `load_corpus`,
-    `train_tokenizer` and `load_tokenizer` raise, CorpusError when no pair is left, UserError when the folder cannot be
+    `train_tokenizer` and `load_tokenizer` raise, CorpusError when no pair is left, WriteError when the folder cannot be
     written.
     """
     reused = load_tokenizer(recipe.tokenizer.path) if recipe.tokenizer.path is not None else None
@@ -80,17 +81,14 @@ def prepare(recipe: "Recipe", output_dir: str | Path) -> Prepared:
     parent = Path(output_dir) / "prepared"
     key = _fingerprint(recipe, corpus)
     folder = parent / key
-    try:
-        with _locked(parent):
-            if fault(folder):
-                with whole_folder(folder) as written:
-                    _write(written, recipe, corpus, reused)
-            # What other data or settings left behind is of no use any more.
-            for other in parent.iterdir():
-                if other.is_dir() and other != folder:
-                    shutil.rmtree(other, ignore_errors=True)
-    except OSError as error:
-        raise UserError(f"{parent} cannot be written: {error.strerror or error}.") from error
+    with explained(f"The prepared data {parent}", "Make room, or choose another folder."), _locked(parent):
+        if fault(folder):
+            with whole_folder(folder) as written:
+                _write(written, recipe, corpus, reused)
+        # What other data or settings left behind is of no use any more.
+        for other in parent.iterdir():
+            if other.is_dir() and other != folder:
+                shutil.rmtree(other, ignore_errors=True)
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     tokenizer = load_tokenizer(folder / "tokenizer")
     if recipe.data.streaming:
@@ -176,7 +174,7 @@ class _Texts:
 
     def __iter__(self) -> Iterator[str]:
         if isinstance(self.pairs, datasets.IterableDataset):
-            return (row["translation"][lang] for row in self.pairs for lang in self.langs)
+            return (row["translation"][lang] for row in unbroken(self.pairs) for lang in self.langs)
         return chain.from_iterable(chain(*sides) for sides in _sides(self.pairs, self.langs))
 
 

@@ -6,11 +6,13 @@ import glob
 import math
 import os
 import re
+import reprlib
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from vanilla_transformer.configuration.config_common import ConfigError
 from vanilla_transformer.configuration.errors import CorpusError, problems_error
 from vanilla_transformer.training.corpus_files import SPLIT_NAMES, as_list, find_files
 from vanilla_transformer.training.named_corpora import NAMES
@@ -24,8 +26,10 @@ from vanilla_transformer.training.recipe_sections import (
     TokenizerConfig,
     TrackingConfig,
     TrainingConfig,
+    config_classes,
 )
 from vanilla_transformer.training.recipe_yaml import read_mapping, read_value, write_mapping
+from vanilla_transformer.training.redaction import ADVICE, holds_secret
 
 __all__ = [
     "DataConfig",
@@ -53,7 +57,10 @@ DECIDED_ELSEWHERE = {
         ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"), "the tokenizer decides it"
     ),
 }
+LARGEST_NUMBER = 2**63 - 1  # what the libraries behind the recipe can hold
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring = 2, 200
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -88,28 +95,31 @@ def recipe_from_mapping(
         if missing:
             continue
         if section == "model":
-            sections[section] = ModelConfig(values[section].pop("preset", ModelConfig.preset), values[section])
+            own = {name: values[section].pop(name) for name in ("preset", "architecture") if name in values[section]}
+            sections[section] = ModelConfig(**own, fields=values[section])
         else:
             sections[section] = kind(**values[section])
             problems += [f"{section}.{problem}" for problem in sections[section].problems()]
     if "data" in sections:
         sections["data"] = _with_found_corpus(sections["data"], Path(folder), problems)
     sections["tokenizer"] = _with_found_tokenizer(sections["tokenizer"], Path(folder), problems)
-    problems += _model_problems(sections["model"], sections["tokenizer"].vocab_size)
-    problems += _problems_between(sections["training"], sections["evaluation"])
+    longest = sections["data"].max_length if "data" in sections else 0
+    problems += _model_problems(sections["model"], sections["tokenizer"].vocab_size, longest)
+    problems += _problems_between(sections["model"], sections["training"], sections["evaluation"])
     if problems:
         raise problems_error(f"recipe {name}", problems)
     return Recipe(**sections)
 
 
-def to_mapping(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """The whole recipe as sections of plain values, every default written out."""
+def to_mapping(recipe: Any) -> dict[str, dict[str, Any]]:
+    """The whole Recipe, or FinetuneRecipe, as sections of plain values, every default written out."""
     mapping = dataclasses.asdict(recipe)
-    mapping["model"] |= mapping["model"].pop("fields")
+    if "model" in mapping:
+        mapping["model"] |= mapping["model"].pop("fields")
     return mapping
 
 
-def to_yaml(recipe: Recipe) -> str:
+def to_yaml(recipe: Any) -> str:
     """`to_mapping` as a file; loading it gives an equal recipe."""
     return write_mapping(to_mapping(recipe))
 
@@ -118,11 +128,10 @@ def _keys(section: str) -> dict[str, Any]:
     """The section's keys with their annotations; a model field's value is checked by the config itself (Any)."""
     if section != "model":
         return get_type_hints(SECTIONS[section])
-    from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
-
-    fields = VanillaTransformerConfig.__annotations__
+    own = get_type_hints(ModelConfig)
+    fields = {name for config in config_classes().values() for name in config.__annotations__}
     hidden = {"model_type", "keys_to_ignore_at_inference", "attribute_map", *DECIDED_ELSEWHERE}
-    return {"preset": str | None, **{name: Any for name in fields if name not in hidden}}
+    return {"preset": own["preset"], "architecture": own["architecture"], **dict.fromkeys(sorted(fields - hidden), Any)}
 
 
 def _checked_sections(mapping: dict[Any, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
@@ -154,7 +163,11 @@ def _apply_overrides(values: dict[str, dict[str, Any]], overrides: Sequence[str]
 
 
 def _set(values: dict[str, dict[str, Any]], section: str, key: str, candidates: list[Any], problems: list[str]) -> None:
-    """Set a key to the first candidate that has its type."""
+    """Set a key to the first candidate that has its type; a token is neither set nor shown."""
+    texts = candidates[0] if isinstance(candidates[0], list) else candidates
+    if any(isinstance(text, str) and holds_secret(text) for text in texts):
+        problems.append(f"{section}.{key}: {ADVICE}")
+        return
     keys = _keys(section)
     if key not in keys:
         problems.append(_unknown_key(section, key, candidates[0]))
@@ -164,7 +177,9 @@ def _set(values: dict[str, dict[str, Any]], section: str, key: str, candidates: 
         if fitting:
             values[section][key] = fitting[0]
             return
-    problems.append(f"{section}.{key} = {_show(candidates[0])}: must be {_describe(keys[key])}")
+    huge = _is_number(candidates[0]) and abs(candidates[0]) > LARGEST_NUMBER
+    wanted = "is beyond 2^63" if huge else f"must be {_describe(keys[key])}"
+    problems.append(f"{section}.{key} = {_show(candidates[0])}: {wanted}")
 
 
 def _unknown_key(section: str, key: str, value: Any) -> str:
@@ -173,10 +188,8 @@ def _unknown_key(section: str, key: str, value: Any) -> str:
         return f"{line}not a recipe's choice; {DECIDED_ELSEWHERE[key]}"
     same_key = [f"{other}.{key}" for other in SECTIONS if other != section and key in _keys(other)]
     if section == "model":
-        from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
-
-        same_key += [f"model.{VanillaTransformerConfig.attribute_map.get(key)}"]  # a Hugging Face name
-    if same_key and not same_key[0].endswith(".None"):
+        same_key += [f"model.{config.attribute_map.get(key)}" for config in config_classes().values()]  # Hugging Face's
+    if same_key := [name for name in same_key if not name.endswith(".None")]:
         return f"{line}unknown key; did you mean {same_key[0]}?"
     near = _hint(key, _keys(section), sorted(_keys(section)), prefix=f"{section}.")
     return f"{line}unknown key{near}"
@@ -213,8 +226,15 @@ def _fitting(value: Any, kind: Any) -> Iterator[Any]:
             return
         if math.isfinite(number):
             yield number
-    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+    elif kind is int:
+        if _is_number(value) and abs(value) <= LARGEST_NUMBER:
+            yield value
+    elif isinstance(value, kind):
         yield value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _describe(kind: Any) -> str:
@@ -229,10 +249,12 @@ def _describe(kind: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as a recipe writes it."""
-    if isinstance(value, str):
-        return value
-    return {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+    """A value as a recipe writes it, on one line; a long one only as far as it helps to find it."""
+    if isinstance(value, str) and value.isprintable():
+        return value if len(value) <= 200 else f"{value[:200]}..."
+    # repr alone would write out, again and again, what a YAML alias repeats
+    shown = _SHORT.repr(value)
+    return {"None": "null", "True": "true", "False": "false"}.get(shown, shown)
 
 
 def _with_found_corpus(data: DataConfig, folder: Path, problems: list[str]) -> DataConfig:
@@ -286,20 +308,27 @@ def _lines(error: Exception) -> list[str]:
     return [line.strip() for line in listed] or [first]
 
 
-def _model_problems(model: ModelConfig, vocab_size: int) -> list[str]:
-    from vanilla_transformer.configuration.configuration_vanilla_transformer import ConfigError
-
+def _model_problems(model: ModelConfig, vocab_size: int, longest: int) -> list[str]:
+    """What is wrong with the model's fields, and learned positions that end before the longest training sentence."""
     try:
-        model.to_config(max(vocab_size, 5))
+        config = model.to_config(max(vocab_size, 5))
     except ConfigError as error:
         return [f"model.{line}" for line in _lines(error)]
-    return []
+    limits = {name: getattr(config, name, None) for name in ("max_source_positions", "max_target_positions")}
+    return [
+        f"model.{name} = {limit}: below data.max_length = {longest}; raise it, or lower data.max_length"
+        for name, limit in limits.items()
+        if limit is not None and limit < longest
+    ]
 
 
-def _problems_between(training: TrainingConfig, evaluation: EvaluationConfig) -> list[str]:
+def _problems_between(model: ModelConfig, training: TrainingConfig, evaluation: EvaluationConfig) -> list[str]:
+    problems = []
     if training.patience is not None and training.early_stopping_metric == "bleu" and not evaluation.decode:
-        return [
+        problems.append(
             "training.patience: evaluation.decode = false gives no BLEU to watch; "
             "set training.early_stopping_metric = loss, or evaluation.decode = true"
-        ]
-    return []
+        )
+    if training.activation_checkpointing and model.architecture == "recurrent_seq2seq":
+        problems.append("training.activation_checkpointing = true: recurrent models do not have it; leave it out")
+    return problems

@@ -8,24 +8,49 @@ import yaml
 
 from vanilla_transformer.configuration.errors import UsageError
 
+_YAML = "tag:yaml.org,2002:"
 # YAML 1.1, PyYAML's default, takes `no` (Norwegian), `on` and 12:30 for something else than text, and 1e-3 for text.
 _SCALARS = (
-    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("tag:yaml.org,2002:int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
-    ("tag:yaml.org,2002:float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-    ("tag:yaml.org,2002:float", r"[-+]?[0-9]+[eE][-+]?[0-9]+", list("-+0123456789")),
-    ("tag:yaml.org,2002:merge", r"<<", ["<"]),
+    (f"{_YAML}null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (f"{_YAML}bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    (f"{_YAML}int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    (f"{_YAML}float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    (f"{_YAML}float", r"[-+]?[0-9]+[eE][-+]?[0-9]+", list("-+0123456789")),
+    (f"{_YAML}merge", r"<<", ["<"]),
 )
+
+
+# The types that a recipe's values have; any other tag, written out, is refused like one that constructs an object.
+_PLAIN = {
+    **{"null": "null", "bool": "true or false", "int": "a whole number", "float": "a number"},
+    **{"str": "text", "seq": "a list", "map": "keys and values"},
+}
 
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_constructors = {
+        tag: constructor
+        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.removeprefix(_YAML) in _PLAIN
+    }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str) and "\0" in value:
+                raise ValueError("no text or file name holds a NUL")
+            if isinstance(value, str):
+                value.encode()  # "\ud800" is half a character
+            return value
+        except (ValueError, KeyError, IndexError):  # besides, "!!int abc", or more digits than Python converts
+            problem = f"{ascii(node.value)[:40]} cannot be read as {_PLAIN[node.tag.removeprefix(_YAML)]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_YAML}merge":
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(problem=f"{key.value} stands twice", problem_mark=key.start_mark)
                 seen.add(key.value)
@@ -70,7 +95,7 @@ def read_value(text: str) -> Any:
     """One value as it stands behind a recipe's key; text that is no YAML is itself."""
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return text
 
 
@@ -84,6 +109,6 @@ def _reason(error: yaml.YAMLError) -> str:
     line = f", line {mark.line + 1}" if mark else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not YAML"
     if "could not determine a constructor" in problem:
-        tag = problem.rsplit("'", 2)[1].replace("tag:yaml.org,2002:", "!!")
+        tag = problem.rsplit("'", 2)[1].replace(_YAML, "!!")
         return f"{line}: {tag} would construct an object; a recipe holds plain values only"
     return f"{line}: {problem}"

@@ -15,12 +15,33 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.configuration.errors import CorpusError
+from vanilla_transformer.configuration.errors import CorpusError, UserError
 from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
+from vanilla_transformer.training.redaction import redacted
 from vanilla_transformer.training.token_ids import SCHEMA, PairEncoder
 
 # About a hundred updates of the paper's size, enough for 5 % padding; some ten seconds to tokenise on one core.
 BUFFER_PAIRS = 100_000
+
+
+def unbroken(stream: datasets.IterableDataset) -> Iterator[dict[str, Any]]:
+    """The rows of a stream; CorpusError in the place of whatever a network or a file raises on the way."""
+    rows, count = iter(stream), 0
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except UserError:
+            raise
+        except Exception as error:  # each layer between here and the data has errors of its own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CorpusError(
+                f"The training stream broke off after {count:,} rows ({redacted(reason)}). Check the network and the "
+                "data, then continue with --resume."
+            ) from error
+        count += 1
+        yield row
 
 
 class StreamedPairs:
@@ -92,7 +113,7 @@ class StreamedPairs:
         stream.set_epoch(epoch)
         if cursor:
             stream.load_state_dict(deepcopy(cursor["stream"]))
-        pairs_before, rows = cursor["pairs"] if cursor else 0, iter(stream)
+        pairs_before, rows = cursor["pairs"] if cursor else 0, unbroken(stream)
         while True:
             state = deepcopy(cursor["stream"] if cursor and pairs_before == cursor["pairs"] else stream.state_dict())
             pairs = [row["translation"] for row in islice(rows, self._buffer_pairs)]

@@ -44,7 +44,7 @@ def unreadable(path: str | Path, error: Exception, line: int | None = None) -> C
     """The error for a file that the operating system or gzip cannot deliver."""
     where = f"{path}:{line}" if line else f"{path}"
     if isinstance(error, DAMAGED_GZIP):
-        return CorpusError(f"{where}: the gzip data is cut short or damaged ({error})")
+        return CorpusError(f"{where}: the gzip data is cut short or damaged ({error}); copy the file again")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return CorpusError(f"{where}: cannot be read ({reason})")
 
@@ -64,23 +64,30 @@ def iterate_lines(path: str | Path) -> Iterator[str]:
     Raises CorpusError, naming the line, for a missing or empty file, invalid UTF-8, NUL bytes (binary files, UTF-16),
     damaged gzip data and lines above MAX_LINE_BYTES.
     """
-    number, empty = 0, True
+    number = 0
     try:
         with open_bytes(path) as stream:
-            while raw := stream.readline(MAX_LINE_BYTES + 1):
+            for line in decoded_lines(stream, path):
+                yield line
                 number += 1
-                if number == 1:
-                    if raw.startswith(UTF16_MARKS):
-                        raise CorpusError(f"{path}:1: looks like UTF-16; convert the file to UTF-8")
-                    raw = raw.removeprefix(BYTE_ORDER_MARK)
-                    if not raw:
-                        break
-                empty = False
-                yield _decode(raw, path, number)
     except (*DAMAGED_GZIP, OSError) as error:
         raise unreadable(path, error, number + 1 if isinstance(error, DAMAGED_GZIP) else None) from error
-    if empty:
+    if not number:
         raise CorpusError(f"{path}: the file is empty")
+
+
+def decoded_lines(stream: BinaryIO, name: str | Path) -> Iterator[str]:
+    """Lines of a stream of UTF-8 text, called `name` in errors, as they come; raises CorpusError as iterate_lines."""
+    number = 0
+    while raw := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1:
+            if raw.startswith(UTF16_MARKS):
+                raise CorpusError(f"{name}:1: looks like UTF-16; convert it to UTF-8")
+            raw = raw.removeprefix(BYTE_ORDER_MARK)
+            if not raw:
+                return
+        yield _decode(raw, name, number)
 
 
 def _decode(raw: bytes, path: str | Path, number: int) -> str:
@@ -97,7 +104,7 @@ def _decode(raw: bytes, path: str | Path, number: int) -> str:
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{path}:{number}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}); "
-            "convert the file to UTF-8"
+            "convert it to UTF-8"
         ) from None
 
 

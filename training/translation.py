@@ -1,46 +1,26 @@
 """Translate sentences, and score given translations, in padded batches; results never depend on the batching."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.modeling.modeling_vanilla_transformer import PositionLimitError
 from vanilla_transformer.training.evaluation import single_line
+from vanilla_transformer.training.memory import is_out_of_memory
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Attention takes memory by the square of the length: a book on one line would end the process without a word.
+MAX_SENTENCE_TOKENS = 10_000
 
 
 class SentenceTooLongError(UserError, PositionLimitError):
-    """A sentence, named by its number, has more tokens than the model's learned positions."""
-
-
-def load_model(
-    model_path: str | os.PathLike[str], device: str | None = None, precision: str = "float32"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A saved or Hub model in evaluation mode and its tokenizer.
-
-    `device` defaults to this process's accelerator where there is one, else the CPU. Raises UserError where the folder
-    cannot be read, UsageError for an unknown precision.
-    """
-    from accelerate import PartialState
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    if precision not in PRECISIONS:
-        raise UsageError(f"Unknown precision {precision}; choose from {', '.join(PRECISIONS)}.")
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(model_path, dtype=PRECISIONS[precision])
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
-        known = "" if os.path.isdir(model_path) else "there is no such folder, and as a Hub id it gives: "
-        raise UserError(f"Cannot load a translation model from {model_path}: {known}{error}") from error
-    return model.to(device or PartialState().device).eval(), tokenizer
+    """A sentence, named by its number, has more tokens than learned positions or MAX_SENTENCE_TOKENS allow."""
 
 
 def decoding_settings(
@@ -55,6 +35,8 @@ def decoding_settings(
         raise UsageError(f"num_beams = {num_beams}: at least 1 beam is needed.")
     if batch_tokens < 1:
         raise UsageError(f"batch_tokens = {batch_tokens}: at least 1 token is needed.")
+    if length_penalty is not None and not math.isfinite(length_penalty):
+        raise UsageError(f"length_penalty = {length_penalty}: must be a number, for example the paper's 0.6.")
     saved = model.generation_config
     given = {
         "num_beams": num_beams,
@@ -77,6 +59,7 @@ def translate(
     sentences: Sequence[str],
     *,
     prefix: str | Sequence[str] = "",
+    numbers: Sequence[int] | None = None,
     on_progress: Callable[[int], object] | None = None,
     **decoding: Any,
 ) -> list[str]:
@@ -84,11 +67,12 @@ def translate(
 
     `decoding` holds num_beams, length_penalty, max_new_tokens_over_input (a cap for each sentence) and batch_tokens
     (source tokens of a batch with its padding); what is left out is as saved with the model. `prefix` is the text that
-    translations must begin with, one for all or one for each. `on_progress` gets the number of sentences each batch
-    finished. Line breaks in a translation become spaces. The model's training mode is as before afterwards. Raises
-    SentenceTooLongError, before any work, for a sentence longer than learned positions.
+    translations must begin with, one for all or one for each. `numbers` are what errors call the sentences, default 1,
+    2, 3, ... `on_progress` gets the number of sentences each batch finished. Line breaks in a translation become
+    spaces. The model's training mode is as before afterwards. Raises SentenceTooLongError, before any work, for a
+    sentence longer than learned positions or MAX_SENTENCE_TOKENS, UserError where the memory does not hold a batch.
     """
-    translations = _decode(model, tokenizer, sentences, 1, prefix, on_progress, decoding, scored=False)
+    translations = _decode(model, tokenizer, sentences, 1, prefix, numbers, on_progress, decoding, scored=False)
     return [candidates[0][0] for candidates in translations]
 
 
@@ -99,6 +83,7 @@ def translate_nbest(
     n: int,
     *,
     prefix: str | Sequence[str] = "",
+    numbers: Sequence[int] | None = None,
     on_progress: Callable[[int], object] | None = None,
     **decoding: Any,
 ) -> list[list[tuple[str, float]]]:
@@ -107,7 +92,7 @@ def translate_nbest(
     A score is what the beam search ranked by: log P(translation | source) over the tokens after the prefix, divided by
     the length penalty, ((5 + length) / 6) ** alpha for GNMT. With num_beams=1 and n=1, of the greedy translation.
     """
-    return _decode(model, tokenizer, sentences, n, prefix, on_progress, decoding, scored=True)
+    return _decode(model, tokenizer, sentences, n, prefix, numbers, on_progress, decoding, scored=True)
 
 
 def translate_stream(
@@ -123,9 +108,10 @@ def translate_stream(
     Reads `chunk_lines` lines, sorts them into batches and yields their translations before it reads on, so memory stays
     bounded; 1 answers each line at once.
     """
-    lines = iter(lines)
+    lines, read = iter(lines), 0
     while chunk := list(islice(lines, chunk_lines)):
-        yield from translate(model, tokenizer, chunk, **options)
+        yield from translate(model, tokenizer, chunk, numbers=range(read + 1, read + len(chunk) + 1), **options)
+        read += len(chunk)
 
 
 def translate_sharded(
@@ -136,19 +122,23 @@ def translate_sharded(
     Every process must call it with the same sentences. Process r translates sentences[r::processes]. An error in one
     process is raised in all, none waits for ever. The model is the unwrapped one, whole on each process.
     """
-    from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    state = PartialState()
+    from vanilla_transformer.training.processes import joined_processes, lost_process_said
+
+    state = joined_processes()
     if state.num_processes == 1:
         return translate(model, tokenizer, sentences, **options)
     failure: Exception | None = None
     share: list[str] = []
+    mine = slice(state.process_index, None, state.num_processes)
     try:
-        share = translate(model, tokenizer, sentences[state.process_index :: state.num_processes], **options)
+        numbers = range(1, len(sentences) + 1)[mine]
+        share = translate(model, tokenizer, sentences[mine], numbers=numbers, **options)
     except Exception as error:  # whatever it is, the other processes wait for this one
         failure = error
-    shares = gather_object([(state.process_index, share, repr(failure) if failure else None)])
+    with lost_process_said("Start it again."):
+        shares = gather_object([(state.process_index, share, repr(failure) if failure else None)])
     if failure:
         raise failure
     if failed := [f"process {rank}: {error}" for rank, _, error in shares if error]:
@@ -176,15 +166,17 @@ def score_pairs(
         raise UserError(f"{len(sources)} sources but {len(targets)} targets: both need the same number of lines.")
     source_ids = _token_ids(tokenizer, text=list(sources))
     target_ids = _token_ids(tokenizer, text_target=list(targets))
-    _check_lengths(model, "max_source_positions", dict(enumerate(source_ids, start=1)))
-    _check_lengths(model, "max_target_positions", dict(enumerate(target_ids, start=1)))
+    check_lengths(model.config, "max_source_positions", dict(enumerate(source_ids, start=1)))
+    check_lengths(model.config, "max_target_positions", dict(enumerate(target_ids, start=1)))
     longer = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     scores = [0.0] * len(sources)
     with _evaluating(model):
         for batch in _batches(longer, [0] * len(longer), batch_tokens):
             inputs = _padded(model, [source_ids[i] for i in batch])
             rows = [target_ids[i] for i in batch]
-            for i, log_probabilities in zip(batch, _log_probabilities(model, inputs, rows), strict=True):
+            with _within_memory(inputs, batch_tokens):
+                table = _log_probabilities(model, inputs, rows)
+            for i, log_probabilities in zip(batch, table, strict=True):
                 scores[i] = log_probabilities.sum().item() / (len(log_probabilities) if per_token else 1)
     return scores
 
@@ -195,6 +187,7 @@ def _decode(
     sentences: Sequence[str],
     n: int,
     prefix: str | Sequence[str],
+    numbers: Sequence[int] | None,
     on_progress: Callable[[int], object] | None,
     decoding: dict[str, Any],
     scored: bool,
@@ -212,7 +205,9 @@ def _decode(
         on_progress(len(sentences) - len(worded))
     source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
     prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
-    _check_lengths(model, "max_source_positions", {i + 1: ids for i, ids in zip(worded, source_ids, strict=True)})
+    numbers = numbers or range(1, len(sentences) + 1)
+    numbered = {numbers[i]: ids for i, ids in zip(worded, source_ids, strict=True)}
+    check_lengths(model.config, "max_source_positions", numbered)
     options, start_id = _search_options(settings, n), model.generation_config.decoder_start_token_id
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
     batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
@@ -222,7 +217,8 @@ def _decode(
             inputs = _padded(model, [source_ids[i] for i in batch])
             start = [[start_id, *prefix_ids[i]] for i in batch]
             start_ids = torch.tensor(start, device=model.device)
-            sequences = generate(**inputs, decoder_input_ids=start_ids, **options)
+            with _within_memory(inputs, settings["batch_tokens"]):
+                sequences = generate(**inputs, decoder_input_ids=start_ids, **options)
             texts = tokenizer.batch_decode(
                 sequences[:, 1:], skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
@@ -308,15 +304,18 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, **texts: Any) -> list[list[in
     return tokenizer(**texts, padding=False, truncation=False, return_attention_mask=False)["input_ids"]
 
 
-def _check_lengths(model: PreTrainedModel, field: str, numbered: dict[int, list[int]]) -> None:
-    if getattr(model.config, "positional_encoding", None) != "learned":
-        return
-    limit = getattr(model.config, field)
+def check_lengths(config: PreTrainedConfig, field: str, numbered: Mapping[int | str, Sequence[int]]) -> None:
+    """Raise SentenceTooLongError for the first of the numbered rows of token ids that is too long for the model."""
+    learned = getattr(config, "positional_encoding", None) == "learned"
+    limit = getattr(config, field) if learned else MAX_SENTENCE_TOKENS
     for number, ids in numbered.items():
         if len(ids) > limit:
             raise SentenceTooLongError(
                 f"Sentence {number} has {len(ids)} tokens, but the model's learned positions end at {field} = {limit}; "
                 "shorten it, or use a model with a larger table or with sinusoidal positions."
+                if learned
+                else f"Sentence {number} has {len(ids):,} tokens; no more than {limit:,} are translated at once. Put "
+                "each sentence on a line of its own."
             )
 
 
@@ -345,6 +344,21 @@ def _batches(lengths: Sequence[int], groups: Sequence[int], batch_tokens: int) -
                 continue
         batches.append([i])
     return batches
+
+
+@contextmanager
+def _within_memory(inputs: dict[str, torch.Tensor], batch_tokens: int) -> Iterator[None]:
+    """Turn an allocator's giving up into a sentence."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        sentences, longest = inputs["input_ids"].shape
+        raise UserError(
+            f"Out of memory on {sentences} sentences of up to {longest} tokens at once; lower batch_tokens = "
+            f"{batch_tokens} or the number of beams, or use bfloat16."
+        ) from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from vanilla_transformer.training.batching import collate
 from vanilla_transformer.training.evaluation import corpus_scores
 from vanilla_transformer.training.recipe import DecodingConfig, Recipe
 from vanilla_transformer.training.token_ids import PairEncoder
-from vanilla_transformer.training.translation import translate_sharded
+from vanilla_transformer.training.translation import check_lengths, translate_sharded
 
 
 class Validator:
@@ -92,6 +92,19 @@ class Validator:
         copy.load_state_dict(weights)
         copy.generation_config = plain.generation_config
         return copy.to(accelerator.device)
+
+
+def require_lengths(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, splits: dict[str, datasets.Dataset | None]
+) -> None:
+    """Raise SentenceTooLongError, before training, for a pair of dev or test that could not be scored then."""
+    config, langs = recipe.model.to_config(len(tokenizer)), (recipe.data.source_lang, recipe.data.target_lang)
+    encode = PairEncoder(tokenizer, max_length=sys.maxsize)
+    for split, pairs in splits.items():
+        texts = [[row["translation"][lang] for row in pairs or ()] for lang in langs]
+        rows = encode(*texts, 1).to_pylist()
+        for field, column in (("max_source_positions", "source_ids"), ("max_target_positions", "target_ids")):
+            check_lengths(config, field, {f"{row['line']} of {split}": row[column] for row in rows})
 
 
 def decoding_options(config: DecodingConfig) -> dict[str, Any]:

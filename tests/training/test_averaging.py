@@ -26,8 +26,8 @@ def test_the_average_of_numbers_worked_by_hand(tmp_path):
         model_folder(tmp_path / "b", {"w": torch.tensor([2.0, 0.5]), "n": torch.tensor([4])}),
         model_folder(tmp_path / "c", {"w": torch.tensor([6.0, -2.0]), "n": torch.tensor([5])}),
     ]
-    (folders[2] / "tokenizer.json").write_text("last")
-    (folders[0] / "tokenizer.json").write_text("first")
+    (folders[2] / "tokenizer.json").write_text('"last"')
+    (folders[0] / "tokenizer.json").write_text('"first"')
     for name in ("optimizer.safetensors", "trainer_state.json", "manifest.json"):
         (folders[2] / name).write_bytes(b"no part of a model")
     output = average_checkpoints([str(folder) for folder in folders], str(tmp_path / "mean"))
@@ -35,7 +35,7 @@ def test_the_average_of_numbers_worked_by_hand(tmp_path):
     assert weights["w"].tolist() == [3.0, -0.5]
     assert weights["n"].tolist() == [5]
     assert sorted(p.name for p in output.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert (output / "tokenizer.json").read_text() == "last"
+    assert (output / "tokenizer.json").read_text() == '"last"'
 
 
 def test_sums_are_made_in_float64(tmp_path):

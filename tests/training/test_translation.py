@@ -270,7 +270,7 @@ def test_a_saved_folder_is_evaluated(tmp_path, tokenizer):
 def test_what_is_wrong_is_said_before_the_model_is_loaded(tmp_path):
     with pytest.raises(UserError, match="2 source lines but 1 references"):
         evaluate_model(tmp_path / "absent", ["a", "b"], ["a"])
-    with pytest.raises(UserError, match="absent: there is no such folder"):
+    with pytest.raises(UserError, match="absent: no such model folder"):
         evaluate_model(tmp_path / "absent", ["a"], ["a"])
 
 
