@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from vanilla_transformer.cli_attention import attention_command
 from vanilla_transformer.cli_convert import convert_command
+from vanilla_transformer.cli_finetune import finetune_command
 from vanilla_transformer.cli_push import push_command
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.command import (
@@ -35,12 +37,14 @@ app = typer.Typer(
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder such as RUN/final, or a Hub id.")]
-Beams = Annotated[int | None, typer.Option("--beams", help="Beam size; 1 is greedy. Default: the model's own (4).")]
+Beams = Annotated[
+    int | None, typer.Option("--beams", min=1, help="Beam size; 1 is greedy. Default: the model's own (4).")
+]
 LengthPenalty = Annotated[
     float | None,
     typer.Option("--length-penalty", help="GNMT's alpha; larger prefers longer. Default: the model's (0.6)."),
 ]
-BatchTokens = Annotated[int, typer.Option("--batch-tokens", help="Padded source tokens decoded at once.")]
+BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="Padded source tokens decoded at once.")]
 Precision = Annotated[str, typer.Option("--precision", help="float32 or bfloat16.")]
 Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: the GPU if there is one.")
@@ -50,8 +54,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script; ends the process with exit code 0 (done), 1 (failed) or 2 (wrong usage)."""
-    # Text is UTF-8 wherever this runs; a line ends in \n alone.
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    if sys.stdout is not None:  # text is UTF-8 wherever this runs; a line ends in \n alone
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     run(app, arguments)
 
 
@@ -96,6 +100,8 @@ def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = Non
 
 
 app.command("train")(train_command)
+app.command("finetune")(finetune_command)
+app.command("attention")(attention_command)
 app.command("convert")(convert_command)
 app.command("push")(push_command)
 
@@ -240,7 +246,8 @@ def translate(
     Columns of --scores and --nbest are separated by tabs: line number (from 1), score, translation. A score is the log
     probability over GNMT's length penalty. An empty line gives an empty line. With --json, one object a line.
     """
-    from vanilla_transformer.training.translation import load_model, translate_nbest, translate_stream
+    from vanilla_transformer.training.saved_model import load_model
+    from vanilla_transformer.training.translation import translate_nbest, translate_stream
 
     loaded, tokenizer = load_model(model, device=device, precision=precision)
     decoding: dict[str, Any] = {
@@ -257,10 +264,9 @@ def translate(
         return
     number = 0
     while chunk := list(islice(lines, size)):
-        for line, candidates in zip(
-            chunk, translate_nbest(loaded, tokenizer, chunk, nbest or 1, **decoding), strict=True
-        ):
-            number += 1
+        numbers = range(number + 1, number + len(chunk) + 1)
+        answers = translate_nbest(loaded, tokenizer, chunk, nbest or 1, numbers=numbers, **decoding)
+        for number, line, candidates in zip(numbers, chunk, answers, strict=True):
             if json_:
                 translations = [{"text": text, "score": score} for text, score in candidates]
                 print(json.dumps({"line": number, "source": line, "translations": translations}, ensure_ascii=False))
@@ -286,8 +292,9 @@ def score(
     \b
     vanilla-transformer score runs/base/final --source test.en --target test.de
     """
+    from vanilla_transformer.training.saved_model import load_model
     from vanilla_transformer.training.text_files import read_lines
-    from vanilla_transformer.training.translation import load_model, score_pairs
+    from vanilla_transformer.training.translation import score_pairs
 
     sources, targets = read_lines(source), read_lines(target)
     loaded, tokenizer = load_model(model, device=device, precision=precision)
@@ -311,12 +318,12 @@ def _last_checkpoints(folders: list[Path], count: int) -> list[Path]:
 
 
 def _stdin_lines() -> Iterator[str]:
-    r"""Lines of stdin as they come, UTF-8; only \n ends one (\r\n too), as wc -l counts them."""
-    for number, raw in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield raw.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise UserError(f"stdin:{number}: is not UTF-8 (byte {error.start + 1} of the line)") from None
+    """Lines of stdin as they come; read as files are."""
+    from vanilla_transformer.training.text_files import decoded_lines
+
+    if sys.stdin is None:
+        raise UserError("stdin is closed, and the text to translate comes from there.")
+    return decoded_lines(sys.stdin.buffer, "stdin")
 
 
 def _print_json(value: Any) -> None:
