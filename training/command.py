@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from vanilla_transformer.configuration.errors import UsageError, UserError
-from vanilla_transformer.training.redaction import ADVICE, RedactingFormatter, holds_secret, redacted
+from vanilla_transformer.training.redaction import ADVICE, RedactedRecord, holds_secret, redacted
 
 RecipeArgument = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="A recipe in YAML, or the RUN/recipe.yaml of an earlier run.")
@@ -80,9 +80,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """
     if sys.stderr is None:  # closed by whoever started this; what is said there is lost, and nothing else
         sys.stderr = open(os.devnull, "w")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter("%(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.setLogRecordFactory(RedactedRecord)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("vanilla_transformer").setLevel(logging.INFO)
     try:
         if sys.stdout is None:

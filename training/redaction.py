@@ -7,6 +7,8 @@ masked where a message goes out, since libraries put addresses and headers into 
 import logging
 import os
 import re
+import traceback
+from typing import Any
 
 # A Hub token, and what stands before the host of an address (one slash: pathlib has taken the other).
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
@@ -35,8 +37,16 @@ def holds_secret(text: str) -> bool:
     return redacted(text) != text
 
 
-class RedactingFormatter(logging.Formatter):
-    """Formats log records, their tracebacks included, without secrets."""
+class RedactedRecord(logging.LogRecord):
+    """A log record whose message and traceback hold no secrets; for logging.setLogRecordFactory.
 
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+    The libraries have loggers and handlers of their own, and some of them log the addresses that they ask.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.exc_info and self.exc_info[0]:  # handlers take this text where it is there already
+            self.exc_text = redacted("".join(traceback.format_exception(*self.exc_info)).rstrip("\n"))
+
+    def getMessage(self) -> str:
+        return redacted(super().getMessage())

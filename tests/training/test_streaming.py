@@ -177,3 +177,31 @@ def test_any_stream_is_read_once_within_the_budget_and_taken_up_anywhere(
     rest = updates(fresh(), **options, first_update=first, cursor=cursor)
     assert len(rest) == len(whole) - first
     assert all(same(a, b) for a, b in zip(whole[first:], rest, strict=True))
+
+
+def test_a_stream_that_breaks_off_says_where_and_goes_on_with_resume(tokenizer):
+    def broken():
+        yield {"translation": {"en": "1 a", "xx": "b"}}
+        raise ConnectionResetError("Connection reset by peer\nadvice for programmers")
+
+    streamed = StreamedPairs(
+        datasets.IterableDataset.from_generator(broken), ("en", "xx"), tokenizer, max_length=12, buffer_pairs=60
+    )
+    with pytest.raises(CorpusError) as caught:
+        updates(streamed)
+    assert str(caught.value) == (
+        "The training stream broke off after 1 rows (Connection reset by peer). Check the network and the data, then "
+        "continue with --resume."
+    )
+
+
+def test_a_fault_of_the_data_in_a_stream_keeps_its_own_words(tokenizer):
+    def wrong():
+        yield {"translation": {"en": "1 a", "xx": "b"}}
+        raise CorpusError("train.en:2: not valid UTF-8")
+
+    streamed = StreamedPairs(
+        datasets.IterableDataset.from_generator(wrong), ("en", "xx"), tokenizer, max_length=12, buffer_pairs=60
+    )
+    with pytest.raises(CorpusError, match="^train.en:2: not valid UTF-8$"):
+        updates(streamed)

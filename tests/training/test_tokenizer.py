@@ -255,3 +255,12 @@ def test_a_reused_tokenizer_must_fit_a_translation_model(tmp_path, tokenizer):
     assert "has no bos_token" in str(raised.value)
     assert "uses one id for several of the bos, pad and eos tokens" in str(raised.value)
     assert "does not append </s>" in str(raised.value)
+
+
+def test_a_tokenizer_that_is_damaged_is_one_sentence(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"type":"BPE"', '"type":"XYZ"').replace('"BPE"', '"XYZ"'))
+    with pytest.raises(UsageError, match=f"^tokenizer.path = {tmp_path}: holds no tokenizer that loads .*") as raised:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(raised.value)

@@ -226,6 +226,29 @@ def test_a_sentence_past_learned_positions_is_named(tokenizer):
         score_pairs(model, tokenizer, ["w1", "w1"], ["w1", "w1 " * 64])
 
 
+def test_a_line_of_a_stream_is_named_by_its_number_in_the_stream(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(translation, "MAX_SENTENCE_TOKENS", 4)
+    lines = ["w1", "", "w2", "w3", "w1 w2 w3 w4", "w5"]
+    answered = translate_stream(model, tokenizer, lines, chunk_lines=2, num_beams=1)
+    with pytest.raises(UserError, match="Sentence 5 has 5 tokens; no more than 4 are translated at once"):
+        for _ in range(len(lines)):
+            next(answered)
+    with pytest.raises(UserError, match="Sentence 7 has 5 tokens"):
+        translate_nbest(model, tokenizer, lines[4:], 1, numbers=[7, 8], num_beams=1)
+
+
+def test_a_batch_that_the_memory_does_not_hold_says_what_to_lower(model, tokenizer, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(type(model), "generate", full)
+    with pytest.raises(UserError, match="Out of memory on 2 sentences of up to 3 tokens.*batch_tokens = 50 or the num"):
+        translate(model, tokenizer, ["w1 w2", "w3"], batch_tokens=50)
+    monkeypatch.setattr(translation, "_log_probabilities", full)
+    with pytest.raises(UserError, match="Out of memory on 1 sentences of up to 3 tokens.*batch_tokens = 1 or"):
+        score_pairs(model, tokenizer, ["w1 w2"], ["w3"], batch_tokens=1)
+
+
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), max_size=60), batch_tokens=st.integers(1, 200)
 )
@@ -249,6 +272,8 @@ def test_settings_come_from_the_model_unless_given(model):
     assert decoding_settings(model, num_beams=1)["num_beams"] == 1
     with pytest.raises(UsageError, match="num_beams = 0"):
         decoding_settings(model, num_beams=0)
+    with pytest.raises(UsageError, match="length_penalty = inf"):
+        decoding_settings(model, length_penalty=float("inf"))
 
 
 def test_a_saved_folder_is_evaluated(tmp_path, tokenizer):

@@ -7,16 +7,17 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from toy_training import toy_model
 
-from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.recipe import (
     DataConfig,
     DecodingConfig,
     EvaluationConfig,
+    ModelConfig,
     Recipe,
     TokenizerConfig,
 )
 from vanilla_transformer.training.tokenizer import train_tokenizer
-from vanilla_transformer.training.validation import Validator, decoding_options
+from vanilla_transformer.training.validation import Validator, decoding_options, require_lengths
 
 PAIRS = [("a b c d e", "e d c b a"), ("b", "b"), ("c c a", "a c c"), ("", "d"), ("e a d b c a b", "b a")]
 RECIPE = Recipe(
@@ -81,3 +82,13 @@ def test_a_score_that_cannot_be_computed_is_refused_before_training(tokenizer, d
 def test_greedy_decoding_has_no_length_penalty():
     assert decoding_options(DecodingConfig())["length_penalty"] == 0.6
     assert decoding_options(DecodingConfig(num_beams=1))["length_penalty"] is None
+
+
+@pytest.mark.parametrize(("limits", "said"), [((6, 9), "Sentence 5 of test has 8 tokens"), ((9, 5), "1 of test has 6")])
+def test_a_held_out_pair_past_learned_positions_is_found_before_training(tokenizer, dev, limits, said):
+    fields = {"positional_encoding": "learned", "max_source_positions": limits[0], "max_target_positions": limits[1]}
+    recipe = dataclasses.replace(RECIPE, model=ModelConfig(fields=fields))
+    require_lengths(recipe, tokenizer, {"dev": None, "test": dev.select([1, 2])})
+    with pytest.raises(UserError, match=said):
+        require_lengths(recipe, tokenizer, {"dev": None, "test": dev})
+    require_lengths(RECIPE, tokenizer, {"dev": dev, "test": None})  # sinusoidal positions
