@@ -105,7 +105,6 @@ def endless() -> vt.VanillaTransformerForConditionalGeneration:
 
 class TestPredictions:
     def test_are_the_translations_in_order(self, memorised, tmp_path):
-        """One sentence a batch: all but the first once came out cut at transformers' default of 20 tokens."""
         tokenizer, pairs = memorised.tokenizer, memorised.pairs
         dataset = datasets.Dataset.from_dict(dict(tokenizer(list(pairs), text_target=list(pairs.values()))))
 
@@ -132,6 +131,7 @@ class TestPredictions:
         assert trainer.evaluate()["eval_exact"] == 1.0
 
     def test_end_at_input_length_plus_50_in_every_batch_and_after_saving(self, tmp_path, caplog):
+        """After its first batch Trainer writes transformers' default, 20 tokens, into the model's generation config."""
         model, pairs = endless(), toy_pairs(3)
         trainer = toy_trainer(tmp_path, model, pairs, per_device_eval_batch_size=1, predict_with_generate=True)
         predictions = trainer.predict(pairs).predictions

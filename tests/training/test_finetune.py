@@ -138,8 +138,10 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(finetune, with_dro
     resumed = finetune(with_dropout, parts, *settings, "--resume")
     assert resumed.code == 0, resumed.err
     assert "Continuing from" in resumed.log and "checkpoint-8" in resumed.log
-    ours, theirs = (load_file(run / "final" / "model.safetensors") for run in (parts, whole))
-    assert all(ours[name].equal(weight) for name, weight in theirs.items())
+    newest = "checkpoints/checkpoint-16/adapter_model" if lora else "checkpoints/checkpoint-16/model"
+    for file in (f"{newest}.safetensors", "final/model.safetensors"):
+        ours, theirs = (load_file(run / file) for run in (parts, whole))
+        assert all(ours[name].equal(weight) for name, weight in theirs.items())
     assert rows(parts) == rows(whole)
     sessions = json.loads((parts / "manifest.json").read_text())["sessions"]
     assert [(session["first_step"], session.get("last_step")) for session in sessions] == [(0, 11), (8, 16)]
