@@ -206,7 +206,7 @@ def _decode(
     source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
     prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
     numbers = numbers or range(1, len(sentences) + 1)
-    numbered = {numbers[i]: ids for i, ids in zip(worded, source_ids, strict=True)}
+    numbered: dict[int | str, list[int]] = {numbers[i]: ids for i, ids in zip(worded, source_ids, strict=True)}
     check_lengths(model.config, "max_source_positions", numbered)
     options, start_id = _search_options(settings, n), model.generation_config.decoder_start_token_id
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.

@@ -101,8 +101,8 @@ def require_lengths(
     config, langs = recipe.model.to_config(len(tokenizer)), (recipe.data.source_lang, recipe.data.target_lang)
     encode = PairEncoder(tokenizer, max_length=sys.maxsize)
     for split, pairs in splits.items():
-        texts = [[row["translation"][lang] for row in pairs or ()] for lang in langs]
-        rows = encode(*texts, 1).to_pylist()
+        sources, targets = ([row["translation"][lang] for row in pairs or ()] for lang in langs)
+        rows = encode(sources, targets, 1).to_pylist()
         for field, column in (("max_source_positions", "source_ids"), ("max_target_positions", "target_ids")):
             check_lengths(config, field, {f"{row['line']} of {split}": row[column] for row in rows})
 

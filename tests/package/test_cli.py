@@ -1,37 +1,17 @@
 """Exit codes, streams and messages of the command line, and its verbs on a model whose translations are known."""
 
-import io
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from vanilla_transformer.cli import main
-
-VERBS = ("prepare", "train", "average", "evaluate", "translate", "score")
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimpleNamespace]:
-    """Runs a command line in this process; gives its exit code and what it wrote to both streams."""
-
-    def run(*arguments: object, stdin: bytes = b"") -> SimpleNamespace:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        streams = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code or 0, out=streams.out, err=streams.err)
-
-    return run
+VERBS = ("prepare", "train", "finetune", "average", "evaluate", "translate", "score")
 
 
 def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
@@ -127,7 +107,7 @@ def test_a_recipes_problems_are_exit_2_with_the_nearest_key(cli, tmp_path: Path)
         (["evaluate", "--hypotheses", "absent.de", "--reference", "two.de"], "absent.de"),
         (["evaluate", "--hypotheses", "three.de", "--reference", "two.de"], "3"),
         (["score", "m", "--source", "absent.en", "--target", "two.de"], "absent.en"),
-        (["translate", "./absent-model"], "./absent-model"),
+        (["translate", "./absent-model"], "absent-model: no such model folder."),
         (["average", "run", "--last", "2", "--output", "c"], "run has 0 checkpoints (none), and --last asks for 2."),
         (["average", "two.de", "--output", "c"], "two.de"),
     ],
@@ -208,7 +188,7 @@ class TestOnATrainedModel:
     def test_bytes_that_are_no_text_are_named_by_line(self, cli, trained):
         result = cli("translate", trained.run / "final", "--chunk-lines", "1", stdin=b"no .\nK\xf6ln\n")
         assert result.code == 1
-        assert "stdin:2: is not UTF-8 (byte 2 of the line)" in result.err
+        assert "stdin:2: not valid UTF-8 (byte 0xf6 at column 2)" in result.err
         assert result.out == "否 。\n"
 
     def test_nbest_and_scores_are_columns(self, cli, trained):
