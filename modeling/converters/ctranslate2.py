@@ -172,7 +172,8 @@ def _notes(model: VanillaTransformerForConditionalGeneration) -> list[str]:
     )
     notes.append(
         "Tokens that are never written: this model's search leaves out <pad> and <s>; give translate_batch "
-        "suppress_sequences, as below."
+        "suppress_sequences, as below. The engine does so before the softmax and not after it: its scores are a little "
+        "higher."
     )
     if model.config.positional_encoding == "sinusoidal":
         notes.append(f"Positions: the table ends at {MAX_POSITIONS}, the original has no limit.")

@@ -116,8 +116,8 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)["model_state"]
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
         raise UserError(
-            f"{path} cannot be read as a checkpoint of JoeyNMT: {str(error).splitlines()[0]}. Only tensors are taken "
-            "from it; anything that would run code is refused."
+            f"{path} cannot be read as a checkpoint of JoeyNMT ({type(error).__name__}). Only tensors are taken from "
+            "it; anything that would run code is refused."
         ) from error
 
 
