@@ -3,7 +3,6 @@
 import copy
 import json
 import logging
-import os
 import sys
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.base_model import load_base
 from vanilla_transformer.training.card import write_card
 from vanilla_transformer.training.corpus import Corpus, load_corpus
@@ -29,7 +26,7 @@ from vanilla_transformer.training.lora import merged, require_peft, save_adapter
 from vanilla_transformer.training.manifest import RunManifest
 from vanilla_transformer.training.model_facts import read_facts
 from vanilla_transformer.training.model_folder import save_model
-from vanilla_transformer.training.processes import joined_processes, on_main
+from vanilla_transformer.training.processes import joined_processes, lost_process_said, on_main, require_all
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.write_errors import explained
 
@@ -50,6 +47,7 @@ class Finetuned:
     after: dict[str, Any] | None
 
 
+@lost_process_said()
 def finetune(recipe: FinetuneRecipe, output_dir: str | Path, resume: bool = False) -> Finetuned:
     """Fine-tune as the recipe says into RUN, which is `output_dir`.
 
@@ -64,13 +62,16 @@ def finetune(recipe: FinetuneRecipe, output_dir: str | Path, resume: bool = Fals
     settings = recipe.finetuning
     if settings.lora_rank is not None:
         require_peft()
-    run, processes = RunFolder(output_dir), joined_processes()
-    _require_all_processes(processes)
+    run, processes = RunFolder(output_dir), require_all(joined_processes())
     with ExitStack() as at_end:
         run.lock = on_main(processes, lambda: at_end.enter_context(locked(run.path)))
         on_main(processes, lambda: run.begin(recipe, resume))
         model, tokenizer = load_base(settings.model)
         _name_languages(model.config, recipe)
+        decoding = copy.deepcopy(model.generation_config)  # Trainer writes into the model's own
+        parameters = model.num_parameters()
+        set_seed(settings.seed)
+        learner = model if settings.lora_rank is None else with_adapter(model, settings.lora_rank)
         on_main(processes, lambda: load_corpus(recipe.data))
         corpus = load_corpus(recipe.data)  # finds what the main process has stored
         with processes.main_process_first():
@@ -80,13 +81,10 @@ def finetune(recipe: FinetuneRecipe, output_dir: str | Path, resume: bool = Fals
         on_main(processes, lambda: run.record(recipe))
         before = (_earlier_scores(run, split) if resume else None) or score(settings.model, f"{split}-before")
 
-        decoding = copy.deepcopy(model.generation_config)  # Trainer writes into the model's own
-        set_seed(settings.seed)
-        learner = model if settings.lora_rank is None else with_adapter(model, settings.lora_rank)
         source = newest_whole(run.checkpoints) if resume else None
         progress = Progress(run.metrics, step_of(source) if source else 0, _earlier_seconds(run))
         trainer = make_trainer(recipe, run.checkpoints.resolve(), learner, tokenizer, train, dev, [progress])
-        facts = _facts(recipe, corpus, model, len(train))
+        facts = _facts(recipe, corpus, len(train), parameters, learner.num_parameters(only_trainable=True))
         manifest = partial(RunManifest, run, facts, trainer.accelerator, progress.facts)
         on_main(processes, lambda: at_end.enter_context(manifest()))
         _learn(trainer, source)
@@ -98,16 +96,8 @@ def finetune(recipe: FinetuneRecipe, output_dir: str | Path, resume: bool = Fals
         on_main(processes, lambda: _write_final(run, model, tokenizer))
         after = score(str(run.final), str(split))
     on_main(processes, lambda: write_card(read_facts(run.final)))  # of a manifest that knows how the run ended
+    processes.destroy_process_group()
     return Finetuned(run.final, adapter, split, before, after)
-
-
-def _require_all_processes(processes: PartialState) -> None:
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if processes.num_processes != launched:
-        raise UserError(
-            f"{launched} processes were launched but each sees {processes.num_processes}: every one would fine-tune a "
-            "model of its own. On a machine without a GPU start them with torchrun."
-        )
 
 
 def _name_languages(config: PreTrainedConfig, recipe: FinetuneRecipe) -> None:
@@ -132,7 +122,9 @@ def _learned_and_validated(
     return train, validation_pairs(dev, tokenizer, recipe.data, model.config)
 
 
-def _facts(recipe: FinetuneRecipe, corpus: Corpus, model: PreTrainedModel, learned_from: int) -> dict[str, Any]:
+def _facts(
+    recipe: FinetuneRecipe, corpus: Corpus, learned_from: int, parameters: int, trainable: int
+) -> dict[str, Any]:
     """What the manifest says of a run beside its sessions."""
     counters = corpus.counters["train"]
     counters = counters | {"kept": learned_from, "too_many_tokens": counters["kept"] - learned_from}
@@ -140,8 +132,8 @@ def _facts(recipe: FinetuneRecipe, corpus: Corpus, model: PreTrainedModel, learn
         # A Hub id, or an absolute path: the model card names the first alone.
         "base_model": str(local.resolve()) if (local := Path(recipe.finetuning.model)).exists() else str(local),
         "seed": recipe.finetuning.seed,
-        "parameters": model.num_parameters(),
-        "trainable_parameters": model.num_parameters(only_trainable=True),
+        "parameters": parameters,
+        "trainable_parameters": trainable,
         "data": {
             "counters": corpus.counters | {"train": counters},
             "reported": corpus.reported,

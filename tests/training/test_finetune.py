@@ -165,6 +165,7 @@ def test_an_adapter_is_saved_alone_and_merged(finetune, trained, tmp_path):
     manifest = json.loads((run / "manifest.json").read_text())
     # Rank 16 on 4 + 2 and 8 + 2 matrices of one layer a side.
     assert manifest["trainable_parameters"] == 16 * (12 * (32 + 32) + 4 * (32 + 64))
+    assert manifest["parameters"] == merged.num_parameters()
     assert "lora" not in "".join(load_file(run / "final" / "model.safetensors"))
 
 
