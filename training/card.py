@@ -35,7 +35,7 @@ def write_card(facts: ModelFacts, repo_id: str | None = None, license: str | Non
         before = path.read_text(encoding="utf-8")
         if MARK not in before:
             return
-        license = license or ModelCard(before, ignore_metadata_errors=True).data.license
+        license = license or ModelCard(before, ignore_metadata_errors=True).data.get("license")
     with explained(f"The model card {path}", "Nothing else is missing; `vanilla-transformer push` renders it again."):
         write_text(path, render_card(facts, repo_id, license))
 

@@ -140,7 +140,7 @@ def _commit_once(
     `expected` is the commit of the tag that is to be set, where it exists: a push that would need another commit is
     refused before anything is sent.
     """
-    head = _retried(lambda: api.repo_info(repo_id, revision=revision)).sha
+    head = str(_retried(lambda: api.repo_info(repo_id, revision=revision)).sha)
     if expected is not None:
         if expected != head or _differing(api, repo_id, head, folder, files):
             raise UserError(

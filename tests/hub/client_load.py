@@ -1,8 +1,8 @@
 """A user's process: loads models by their Hub ids, each into a fresh cache, and translates with them.
 
 Request: "absent", whether this package shall not be there; "loads", keyword arguments of `from_pretrained` with "id",
-each answered by the hash of the weights and the translations of "sources", or by why it was refused; "cards", ids whose
-cards' code is to be run.
+each answered by the hash of the weights and the translations of "sources", or by why it was refused; "cards", ids or
+folders whose cards' code is to be run.
 """
 
 import hashlib
@@ -55,7 +55,8 @@ def run_card(id: str) -> list[str]:
     """Runs the card's blocks of Python as they stand; returns what each leaves under the name translator."""
     from huggingface_hub import hf_hub_download
 
-    card = Path(hf_hub_download(id, "README.md")).read_text(encoding="utf-8")
+    path = Path(id) / "README.md" if Path(id).is_dir() else Path(hf_hub_download(id, "README.md"))
+    card = path.read_text(encoding="utf-8")
     left = []
     for block in PYTHON_BLOCK.findall(card):
         if "vanilla_transformer" in sys.modules or "import vanilla_transformer" not in block:

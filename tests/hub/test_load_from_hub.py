@@ -2,8 +2,11 @@
 
 import pytest
 import scenarios
-from hub_clients import run_client
+from hub_clients import copied_run, run_client
 from localhub import LocalHub
+
+from vanilla_transformer.training.card import write_card
+from vanilla_transformer.training.model_facts import read_facts
 
 pytestmark = pytest.mark.integration
 
@@ -40,9 +43,11 @@ def test_private_repos(place, final):
     scenarios.private(place, final)
 
 
-def test_with_the_package_the_card_s_code_needs_no_trust(place, final):
+def test_with_the_package_the_card_s_code_needs_no_trust(place, final, trained, tmp_path):
+    local = copied_run(trained.run, tmp_path / "local")
+    write_card(read_facts(local))  # names the folder, as at the end of training
     repo = scenarios.pushed(place, final, place.repo("card"))["repo"]
-    request = {"absent": False, "sources": ["no ."], "cards": [repo], "loads": [{"id": repo}]}
+    request = {"absent": False, "sources": ["no ."], "cards": [str(local), repo], "loads": [{"id": repo}]}
     answer = run_client(place, "client_load.py", request)
-    assert answer["cards"] == [["TranslationPipeline", "TranslationPipeline"]]
+    assert answer["cards"] == [["TranslationPipeline", "TranslationPipeline"]] * 2
     assert answer["loads"][0]["weights"] == scenarios.hash_of(final)

@@ -1,3 +1,4 @@
+import json
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -140,6 +141,22 @@ def test_a_recurrent_model_does_not_pass_for_a_transformer(tmp_path):
     assert "a recurrent encoder-decoder (lstm, with additive attention), for comparison with the model of" in text
     assert cells(text, "2 + 2") == ["2 + 2", "256", "lstm", "4,000", "12"]
     assert ModelCard(text).data.language is None
+
+
+@pytest.mark.integration
+def test_a_trained_run_leaves_its_card(trained):
+    text = (trained.run / "final" / "README.md").read_text(encoding="utf-8")
+    scores = json.loads((trained.run / "results" / "test.json").read_text(encoding="utf-8"))["scores"]
+    manifest = json.loads((trained.run / "manifest.json").read_text(encoding="utf-8"))
+    bleu = cells(text, "pairs | BLEU")
+    assert bleu[2] == f"{scores['bleu']['score']:.2f}" and " to " in bleu[3]
+    assert bleu[4].replace("\\|", "|") == f"`{scores['bleu']['signature']}`"
+    assert f"{manifest['parameters']:,}" == cells(text, "1 + 1")[-1]
+    assert "150 updates on" in text and f"seed {manifest['seed']}" in text
+    for source in manifest["data"]["sources"]:
+        assert source["sha256"] in text
+    assert 'model="run/final"' in text and str(trained.folder) not in text
+    assert ModelCard(text).data.language == ["en", "zh"]
 
 
 def test_a_card_that_its_user_has_taken_over_stays(final):
