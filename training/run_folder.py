@@ -5,6 +5,7 @@ from typing import Any
 
 from vanilla_transformer.configuration.errors import UsageError, problems_error
 from vanilla_transformer.training.durable import MANIFEST, recover, write_text
+from vanilla_transformer.training.finetune_recipe import FinetuneRecipe
 from vanilla_transformer.training.folder_lock import LOCK, FolderLock
 from vanilla_transformer.training.recipe import Recipe, to_yaml
 from vanilla_transformer.training.recipe_yaml import read_mapping, read_value
@@ -43,7 +44,7 @@ class RunFolder:
         self.results = self.path / "results"
         self.trackers = self.path / "trackers"
 
-    def begin(self, recipe: Recipe, resume: bool) -> None:
+    def begin(self, recipe: Recipe | FinetuneRecipe, resume: bool) -> None:
         """Make the folder ready for this session; call on the main process, under `locked`.
 
         Raises UsageError where the folder is in use by a finished or broken-off run and `resume` is false, or where the
@@ -52,7 +53,7 @@ class RunFolder:
         with explained(f"The output folder {self.path}", _ADVICE):
             self._begin(recipe, resume)
 
-    def record(self, recipe: Recipe) -> None:
+    def record(self, recipe: Recipe | FinetuneRecipe) -> None:
         """Write the recipe: from here on the folder holds a run. Call when all that a user may have to mend was met.
 
         So a start that fails, on the corpus say, leaves a new folder free and the recipe of an older run as it was.
@@ -65,7 +66,7 @@ class RunFolder:
         if self.lock is not None:
             self.lock.require()
 
-    def _begin(self, recipe: Recipe, resume: bool) -> None:
+    def _begin(self, recipe: Recipe | FinetuneRecipe, resume: bool) -> None:
         # prepared/ may be the product of an earlier `prepare`.
         content = sorted(entry.name for entry in self.path.iterdir() if entry.name not in {LOCK, "prepared"})
         if content and not resume:
@@ -79,7 +80,7 @@ class RunFolder:
             _refuse_changes(read_mapping(self.recipe), recipe)
 
 
-def _refuse_changes(before: dict[str, Any], recipe: Recipe) -> None:
+def _refuse_changes(before: dict[str, Any], recipe: Recipe | FinetuneRecipe) -> None:
     old, new = _flat(before), flat(recipe)
     changes = [
         f"{key} = {new.get(key)}: the run in the folder has {old.get(key)}"
@@ -90,7 +91,7 @@ def _refuse_changes(before: dict[str, Any], recipe: Recipe) -> None:
         raise problems_error("the recipe would change a run that has begun; start a new one in another folder", changes)
 
 
-def flat(recipe: Recipe) -> dict[str, Any]:
+def flat(recipe: Recipe | FinetuneRecipe) -> dict[str, Any]:
     """Every key of the resolved recipe as section.key."""
     return _flat(read_value(to_yaml(recipe)))
 
