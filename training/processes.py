@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from vanilla_transformer.configuration.errors import UserError
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Joined = TypeVar("Joined", Accelerator, PartialState)
 
+_AGAIN = "again"  # scheme of the way in which processes meet that torchrun has started again
 # What the main process tells those that wait for it, beside an exit code.
 _BUSY, _DONE = -2, -1
 _SECONDS_BETWEEN_SIGNS = 1.0
@@ -45,7 +47,31 @@ def process_group(timeout_minutes: float = 30.0) -> InitProcessGroupKwargs:
     options: dict[str, Any] = {"timeout": timedelta(minutes=timeout_minutes, milliseconds=1)}
     if torch.cuda.is_available() and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ:
         options["backend"] = "cuda:nccl,cpu:gloo"  # what is on the CPU stays off the GPUs, which may be busy or stuck
+    if _is_started_again():
+        options["init_method"] = f"{_AGAIN}://"
     return InitProcessGroupKwargs(**options)
+
+
+def _is_started_again() -> bool:
+    """Whether torchrun has started these processes in the place of others that failed, all on this machine.
+
+    Several machines may count their attempts differently: there, torchrun needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+    """
+    count, alone = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE") == "1"
+    return count != "0" and alone and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _meet_again(url: str, **options: Any) -> Iterator[tuple[torch.distributed.Store, int, int]]:
+    """A store for this attempt alone: torchrun's own still holds the addresses of the processes that have died.
+
+    https://github.com/pytorch/pytorch/issues/135712
+    """
+    for store, rank, world_size in rendezvous("env://", **options):
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        yield torch.distributed.PrefixStore(f"attempt-{attempt}", store), rank, world_size
+
+
+register_rendezvous_handler(_AGAIN, _meet_again)
 
 
 def require_all(state: Joined) -> Joined:

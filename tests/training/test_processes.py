@@ -54,6 +54,17 @@ def test_the_time_that_processes_wait_is_the_recipes(minutes):
     assert abs(timeout - timedelta(minutes=minutes)) < timedelta(seconds=1)
 
 
+@pytest.mark.parametrize(
+    ("count", "machines", "shared", "method"),
+    [("1", "1", "True", "again://"), ("0", "1", "True", None), ("1", "2", "True", None), ("1", "1", "False", None)],
+)
+def test_processes_that_torchrun_starts_again_on_one_machine_meet_apart(monkeypatch, count, machines, shared, method):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    assert process_group().to_kwargs().get("init_method") == method
+
+
 def test_without_a_recipe_it_is_that_of_the_recipes_default():
     assert process_group() == process_group(TrainingConfig().process_timeout_minutes)
 
