@@ -50,6 +50,7 @@ def improving():
 
 
 CONFIG = {"max_steps": 8, "save_every": 2, "eval_every": 4, "early_stopping_metric": "loss", "keep_last": 3}
+STOP, SOON, LONG = ({"write_retry_minutes": minutes} for minutes in (0, 0.1, 10))
 
 
 def weights(folder):
@@ -62,7 +63,7 @@ def test_a_run_that_waited_for_the_disk_is_the_run_that_never_had_to(tmp_path, d
     toy_loop(tmp_path / "whole", validate=improving(), **CONFIG).train()
     disk(checkpoint, "save_file", {1, 4, 5, 6})  # optimizer.safetensors: the first checkpoint, and the third for long
     disk(checkpoint, "write_manifest", {2, 3})  # the first best model, twice
-    toy_loop(tmp_path / "run", validate=improving(), **CONFIG).train()
+    toy_loop(tmp_path / "run", validate=improving(), **CONFIG, **SOON).train()
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
     assert (tmp_path / "run" / "best" / "config.json").exists()
     assert "best could not be written: No space left on device. Trying again" in caplog.text
@@ -72,13 +73,13 @@ def test_a_run_that_waited_for_the_disk_is_the_run_that_never_had_to(tmp_path, d
 def test_without_retries_the_run_ends_with_its_last_good_checkpoint(tmp_path, disk):
     disk(checkpoint, "save_file", {3})
     with pytest.raises(WriteError, match="step-6 could not be written: No space left on device.*with --resume"):
-        toy_loop(tmp_path, **CONFIG, write_retry_minutes=0).train()
+        toy_loop(tmp_path, **CONFIG, **STOP).train()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-2", "step-4"]
     assert newest_whole(tmp_path / "checkpoints")[0].name == "step-4"
 
 
 def test_the_former_best_model_stays_where_the_next_cannot_be_written(tmp_path, disk):
-    loop = toy_loop(tmp_path, validate=improving(), **CONFIG, write_retry_minutes=0)
+    loop = toy_loop(tmp_path, validate=improving(), **CONFIG, **STOP)
     disk(checkpoint, "write_manifest", {5})  # of step-2, best, step-4, step-6, best
     with pytest.raises(WriteError, match="best model .*best could not be written"):
         loop.train()
@@ -91,7 +92,7 @@ def test_a_signal_ends_the_waiting(tmp_path, disk, monkeypatch):
     told = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
     tries = disk(checkpoint, "save_file", range(2, 99), during=lambda: told.is_alive() or told.ident or told.start())
     with pytest.raises(WriteError) as stopped:
-        toy_loop(tmp_path, **CONFIG).train()
+        toy_loop(tmp_path, **CONFIG, **LONG).train()
     assert stopped.value.exit_code == 1  # not 75: what was asked for could not be done
     assert tries[0] == 3 and newest_whole(tmp_path / "checkpoints")[0].name == "step-2"
 
@@ -100,7 +101,7 @@ def test_a_signal_that_frees_the_disk_is_answered_as_any_other(tmp_path, disk, m
     monkeypatch.setattr(write_retries, "FIRST_PAUSE", 60.0)
     disk(checkpoint, "save_file", {2}, during=lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Exception, match="Stopped by a signal after step 5, which is saved") as stopped:
-        toy_loop(tmp_path, **CONFIG).train()
+        toy_loop(tmp_path, **CONFIG, **LONG).train()
     assert stopped.value.exit_code == 75
     assert [path.name for path in checkpoint.checkpoints(tmp_path / "checkpoints")] == ["step-2", "step-4", "step-5"]
 
@@ -119,7 +120,7 @@ def after_update(loop, step, do):
 
 def test_a_deleted_folder_of_checkpoints_is_made_again(tmp_path):
     toy_loop(tmp_path / "whole", **CONFIG).train()
-    loop = toy_loop(tmp_path / "run", **CONFIG)
+    loop = toy_loop(tmp_path / "run", **CONFIG, **SOON)
     after_update(loop, 5, lambda: shutil.rmtree(tmp_path / "run" / "checkpoints"))
     loop.train()
     whole = weights(tmp_path / "whole")
@@ -129,7 +130,7 @@ def test_a_deleted_folder_of_checkpoints_is_made_again(tmp_path):
 def test_a_deleted_run_ends_and_leaves_nothing_where_it_was(tmp_path):
     run = tmp_path / "run"
     with locked(run) as lock:
-        loop = toy_loop(run, **CONFIG, write_retry_minutes=0)
+        loop = toy_loop(run, **CONFIG, **STOP)
         loop.run.lock = lock
         after_update(loop, 4, lambda: shutil.rmtree(run))
         with pytest.raises(WriteError, match="folder .*run was deleted or replaced while the run was writing to it"):
@@ -141,7 +142,7 @@ def test_a_run_whose_folder_comes_back_goes_on(tmp_path, monkeypatch):
     run, lost = tmp_path / "run", tmp_path / "lost"
     toy_loop(tmp_path / "whole", **CONFIG).train()
     with locked(run) as lock:
-        loop = toy_loop(run, **CONFIG)
+        loop = toy_loop(run, **CONFIG, **SOON)
         loop.run.lock = lock
         after_update(loop, 4, lambda: os.rename(run, lost))
         waited = write_retries._wait
