@@ -34,7 +34,7 @@ _FEED_FORWARD = {
     "feed_forward.fc2": "feed_forward.pwff_layer.3",
     "feed_forward_residual.norm": "feed_forward.layer_norm",
 }
-_LAYERS = {
+LAYERS = {
     "encoder": _FEED_FORWARD
     | {"self_attention_residual.norm": "layer_norm"}
     | {f"self_attention.{ours}": f"src_src_att.{theirs}" for ours, theirs in _ATTENTION.items()},
@@ -235,7 +235,7 @@ def _our_weights(
         f"model.{side}.layers.{number}.{ours}": f"{side}.layers.{number}.{theirs}"
         for side in SIDES
         for number in range(counts[side])
-        for ours, theirs in _LAYERS[side].items()
+        for ours, theirs in LAYERS[side].items()
     }
     if config.norm_position == "pre":
         names |= {f"model.{side}.norm": f"{side}.layer_norm" for side in SIDES}

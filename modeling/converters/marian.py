@@ -264,6 +264,8 @@ def _marian_generation(ours: GenerationConfig) -> GenerationConfig:
     generation = GenerationConfig.from_dict(fields)
     if generation.max_length is None and generation.max_new_tokens is None:
         generation.max_length = MAX_LENGTH
+    if generation.early_stopping == "never":  # transformers' own rule of this name goes on to max_length, mostly
+        generation.early_stopping = False
     return generation
 
 
@@ -279,7 +281,7 @@ def _writing_notes(model: VanillaTransformerForConditionalGeneration) -> list[st
     if config.layer_norm_eps != LAYER_NORM_EPS:
         notes.append(
             f"layer_norm_eps = {config.layer_norm_eps}: MarianMTModel computes with {LAYER_NORM_EPS}, so that "
-            "logits differ in about the fifth digit. Train with layer_norm_eps: 1e-5 for equal ones."
+            "logits differ from about the fourth digit on. Train with layer_norm_eps: 1e-5 for equal ones."
         )
     if config.label_smoothing:
         notes.append(
