@@ -57,8 +57,8 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False) -> Path:
         if accelerator.is_main_process:
             for reason in skipped:
                 logger.warning(reason)
-            if state.best_step and (reason := fault(run.best)):
-                logger.warning(f"{run.best} is damaged: {reason}. The next better model takes its place.")
+            if state.best_step and (harm := fault(run.best)):
+                logger.warning(f"{run.best} is damaged: {harm}. The next better model takes its place.")
             logger.info(f"Continuing from {source}." if source else f"Beginning {run.path}.")
         if config.activation_checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
