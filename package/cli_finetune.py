@@ -19,7 +19,7 @@ def finetune_command(
     target_lang: Annotated[str | None, typer.Option("--target-lang", help="Default: the model's.")] = None,
     set_: SetOption = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="Adam's highest. Default: 1e-4; with --lora 1e-3.")
+        float | None, typer.Option("--learning-rate", help="Adam's highest. Default: 3e-4; with --lora 3e-3.")
     ] = None,
     epochs: Annotated[float, typer.Option("--epochs", help="Passes over the training pairs.")] = 5.0,
     max_steps: Annotated[int | None, typer.Option("--max-steps", help="Updates, in the place of --epochs.")] = None,
