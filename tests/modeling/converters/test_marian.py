@@ -13,6 +13,9 @@ from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.modeling.converters import marian
 from vanilla_transformer.modeling.converters.words_tokenizer import words_tokenizer
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.training.conversion import convert_from
+from vanilla_transformer.training.saved_model import load_model
+from vanilla_transformer.training.translation import score_pairs, translate
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,24 @@ def test_the_saved_folder_tokenises_and_translates_as_marian_does(marian_folder,
     )
     assert ours == wanted
     assert len(set(wanted)) > 1 and all(wanted)
+
+
+def test_our_own_commands_translate_with_a_converted_folder(marian_folder, multi30k, tmp_path):
+    convert_from("marian", marian_folder, tmp_path / "ours")
+    model, tokenizer = load_model(tmp_path / "ours", device="cpu")
+    sentences = multi30k["en"][:8]
+    theirs, batch = (
+        MarianMTModel.from_pretrained(marian_folder),
+        tokenizer(sentences, padding=True, return_tensors="pt"),
+    )
+    wanted = tokenizer.batch_decode(theirs.eval().generate(**batch), skip_special_tokens=True)
+    assert translate(model, tokenizer, sentences) == wanted
+    # As the model ranks its own translation: log P(target | source), the same in both.
+    labels = tokenizer(text_target=multi30k["de"][:1], return_tensors="pt").input_ids
+    loss = theirs(**tokenizer(sentences[:1], return_tensors="pt"), labels=labels).loss.item()
+    assert score_pairs(model, tokenizer, sentences[:1], multi30k["de"][:1]) == pytest.approx(
+        [-loss * labels.numel()], rel=1e-4
+    )
 
 
 def test_what_training_further_needs_is_carried_over(converted):
