@@ -4,20 +4,20 @@ The engine quantises when it loads (`compute_type="int8"`). Its own sinusoids ar
 model's positions are written out as a table.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.modeling.converters.converted import search_notes
 from vanilla_transformer.modeling.modeling_vanilla_transformer import (
     DecoderLayer,
-    EncoderLayer,
     FeedForward,
     MultiHeadAttention,
     Positions,
@@ -54,9 +54,9 @@ def write(
 
     Every setting of ours can be expressed.
     """
-    config = model.config
+    config: Any = model.config  # whose d_k and d_v are numbers once it is made
     head_dim = max(config.d_k, config.d_v)
-    common = {
+    common: dict[str, Any] = {
         "num_heads": config.num_heads,
         "pre_norm": config.norm_position == "pre",
         "activation": ACTIVATIONS[config.activation],
@@ -93,14 +93,14 @@ def write(
     return _notes(model)
 
 
-def _set_layer(theirs: object, layer: EncoderLayer | DecoderLayer, head_dim: int) -> None:
-    _set_attention(theirs.self_attention, layer.self_attention, head_dim)  # type: ignore[attr-defined]
-    _set_norm(theirs.self_attention.layer_norm, layer.self_attention_residual.norm)  # type: ignore[attr-defined]
+def _set_layer(theirs: Any, layer: Any, head_dim: int) -> None:
+    _set_attention(theirs.self_attention, layer.self_attention, head_dim)
+    _set_norm(theirs.self_attention.layer_norm, layer.self_attention_residual.norm)
     if isinstance(layer, DecoderLayer):
-        _set_attention(theirs.attention, layer.cross_attention, head_dim, cross=True)  # type: ignore[attr-defined]
-        _set_norm(theirs.attention.layer_norm, layer.cross_attention_residual.norm)  # type: ignore[attr-defined]
-    _set_feed_forward(theirs.ffn, layer.feed_forward)  # type: ignore[attr-defined]
-    _set_norm(theirs.ffn.layer_norm, layer.feed_forward_residual.norm)  # type: ignore[attr-defined]
+        _set_attention(theirs.attention, layer.cross_attention, head_dim, cross=True)
+        _set_norm(theirs.attention.layer_norm, layer.cross_attention_residual.norm)
+    _set_feed_forward(theirs.ffn, layer.feed_forward)
+    _set_norm(theirs.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _set_attention(
@@ -130,18 +130,20 @@ def _padded_rows(weight: torch.Tensor, num_heads: int, head_dim: int) -> torch.T
     return torch.cat([by_head, by_head.new_zeros(num_heads, missing, *by_head.shape[2:])], 1).flatten(0, 1)
 
 
-def _set_feed_forward(theirs: object, ours: FeedForward) -> None:
-    _set_linear(theirs.linear_0, [ours.fc1.weight], [ours.fc1.bias])  # type: ignore[attr-defined]
-    _set_linear(theirs.linear_1, [ours.fc2.weight], [ours.fc2.bias])  # type: ignore[attr-defined]
+def _set_feed_forward(theirs: Any, ours: FeedForward) -> None:
+    _set_linear(theirs.linear_0, [ours.fc1.weight], [ours.fc1.bias])
+    _set_linear(theirs.linear_1, [ours.fc2.weight], [ours.fc2.bias])
 
 
-def _set_linear(theirs: common_spec.LinearSpec, weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> None:
-    theirs.weight = _array(torch.cat(weights))
+def _set_linear(
+    theirs: common_spec.LinearSpec, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]
+) -> None:
+    theirs.weight = _array(torch.cat(list(weights)))
     if biases[0] is not None:
         theirs.bias = _array(torch.cat([bias for bias in biases if bias is not None]))
 
 
-def _set_norm(theirs: common_spec.LayerNormSpec, ours: nn.LayerNorm) -> None:
+def _set_norm(theirs: common_spec.LayerNormSpec, ours: Any) -> None:
     theirs.gamma, theirs.beta = _array(ours.weight), _array(ours.bias)
 
 

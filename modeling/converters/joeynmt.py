@@ -66,7 +66,15 @@ def read(source: Path) -> Converted:
     model = VanillaTransformerForConditionalGeneration(config).eval()
     model.load_state_dict(_our_weights(weights, config, vocabulary))
     _set_search(model, settings.get("testing") or {})
-    tokenizer = words_tokenizer(vocabulary.tokens, **special, lowercase=_side(settings, "src").get("lowercase", False))
+    lowercase = bool(_side(settings, "src").get("lowercase", False))
+    tokenizer = words_tokenizer(
+        vocabulary.tokens,
+        unk=special["unk"],
+        pad=special["pad"],
+        bos=special["bos"],
+        eos=special["eos"],
+        lowercase=lowercase,
+    )
     return Converted(model, tokenizer, _notes(settings, vocabulary))
 
 

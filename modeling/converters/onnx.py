@@ -7,6 +7,7 @@ the earlier target tokens, and any number of further tokens. Batch and lengths a
 import copy
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -92,12 +93,14 @@ class _Encoder(nn.Module):
     def __init__(self, model: VanillaTransformerForConditionalGeneration):
         super().__init__()
         self.encoder = model.model.encoder
-        self.projections = nn.ModuleList(layer.cross_attention for layer in model.model.decoder.layers)
+        layers: Any = model.model.decoder.layers
+        self.projections = nn.ModuleList(layer.cross_attention for layer in layers)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(B, S) twice -> for each decoder layer keys (B, H, S, K) and values (B, H, S, V)."""
         memory_BSD = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return tuple(state for part in self.projections for state in part.keys_and_values(memory_BSD))
+        parts: Any = self.projections
+        return tuple(state for part in parts for state in part.keys_and_values(memory_BSD))
 
 
 class _Decoder(nn.Module):
@@ -153,7 +156,8 @@ def _export_encoder(model: VanillaTransformerForConditionalGeneration, path: Pat
 
 
 def _export_decoder(model: VanillaTransformerForConditionalGeneration, path: Path) -> None:
-    config, layers = model.config, model.config.num_decoder_layers
+    config: Any = model.config  # whose d_k and d_v are numbers once it is made
+    layers = config.num_decoder_layers
     batch, source, target, earlier = Dim("batch"), Dim("source"), Dim("target"), Dim("earlier")
     ids, mask = torch.full((_B, _T), config.eos_token_id), torch.ones(_B, _S, dtype=torch.long)
 
