@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training.batching import Update
@@ -28,10 +27,7 @@ class Gradients:
         self._sharded = accelerator.distributed_type == DistributedType.FSDP
         # Parameters that the running backward pass is done with. DDP has handed them over, and takes each only once.
         self._done: set[nn.Parameter] = set()
-        ddp = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
-        if isinstance(ddp, DistributedDataParallel):
-            # Buffers, a table of sinusoids, are constant, and would be exchanged in each update's first forward pass.
-            ddp.broadcast_buffers = False
+        if accelerator.num_processes > 1 and not self._sharded:
             for parameter in self._parameters:
                 parameter.register_post_accumulate_grad_hook(self._done.add)
 
@@ -100,7 +96,10 @@ class Gradients:
         return None
 
     def _exchange(self, half_way: bool) -> None:
-        """Make the exchange that the other processes wait in, or what is left of one that broke off `half_way`."""
+        """Make the exchange that the other processes wait in, or what is left of one that broke off `half_way`.
+
+        DDP exchanges buffers too, in a forward pass: a model that had any would need broadcast_buffers=False here.
+        """
         if not half_way:
             self._loss(self._model, None, 1).backward()
         elif left := [parameter for parameter in self._parameters if parameter not in self._done]:

@@ -59,7 +59,8 @@ def sound(recipe, tmp_path_factory) -> Path:
 
 
 def test_updates_that_were_split_on_either_process_are_the_updates_that_were_not(broken, sound):
-    for whole, split in zip(rows(sound)[:7], rows(broken.folder), strict=False):
+    assert [row["step"] for row in rows(broken.folder)] == list(range(1, 13))
+    for whole, split in zip(rows(sound), rows(broken.folder)[:7], strict=True):
         for name in ("step", "epoch", "loss", "gradient_norm", "learning_rate"):
             assert split[name] == pytest.approx(whole[name], rel=1e-4), name
 

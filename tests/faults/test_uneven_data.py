@@ -61,10 +61,8 @@ def test_two_processes_train_validate_and_test_on_a_handful_of_pairs_as_one_does
     assert results[0]["sha256"] == results[1]["sha256"]
 
 
-@pytest.mark.parametrize("count", (1, 7))
-def test_two_processes_evaluate_exactly_the_lines_in_their_order_and_once(trained, tmp_path, count):
-    sources = [*trained.pairs, ""][:count]  # with a blank line
-    references = [*trained.pairs.values(), "无"][:count]
+def test_two_processes_evaluate_exactly_the_lines_in_their_order_and_once(trained, tmp_path):
+    sources, references = [*trained.pairs, ""], [*trained.pairs.values(), "无"]  # seven, one of them blank
     (tmp_path / "source").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
     (tmp_path / "reference").write_text("".join(f"{line}\n" for line in references), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

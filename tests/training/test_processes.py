@@ -110,3 +110,7 @@ def test_other_errors_pass(monkeypatch):
         with pytest.raises(type(error)) as raised, lost_process_said():
             raise error
         assert raised.value is error
+
+
+def test_no_time_at_all_is_refused():
+    assert TrainingConfig(process_timeout_minutes=0).problems() == ["process_timeout_minutes = 0: must be above 0"]
