@@ -28,6 +28,12 @@ _SECONDS_BETWEEN_SIGNS = 1.0
 _SECONDS_TO_LEAVE = 20.0
 
 
+_CONTINUE = (
+    "Every checkpoint is whole: continue with --resume, and with a longer training.process_timeout_minutes where the "
+    "other one was only slow."
+)
+
+
 class ProcessLost(SystemExit):
     """Another process has died or hangs. The sentence about it has been said where this is raised."""
 
@@ -124,7 +130,7 @@ def from_main(accelerator: Accelerator | PartialState, do: Callable[[], Answer])
 
 
 @contextmanager
-def lost_process_said(remedy: str = "Every checkpoint is whole: continue with --resume.") -> Iterator[None]:
+def lost_process_said(remedy: str = _CONTINUE) -> Iterator[None]:
     """Turn the failure to reach another process into one sentence on stderr and exit code 1, by ProcessLost.
 
     Said at once and not where the program ends: as soon as torchrun sees one process die, it sends SIGTERM to the rest.
@@ -135,10 +141,12 @@ def lost_process_said(remedy: str = "Every checkpoint is whole: continue with --
     except RuntimeError as error:
         if not _is_about_processes(error):
             raise
+        # Without the place in gloo's sources before it and the general advice behind it.
+        reason = str(error).strip().splitlines()[0].split("] ", 1)[-1].split(". ")[0]
         logger.error(
             f"Process {os.environ.get('RANK')} of {os.environ.get('WORLD_SIZE')} (counted from 0) stops: another one "
-            "has died, or has not answered in time. Why, that one's last words tell, or the system's log where it was "
-            f"killed. {remedy} ({str(error).strip().splitlines()[0]})"
+            f"has died, or has not answered in time ({reason}). Its own output says why, or the system's log where it "
+            f"was killed. {remedy}"
         )
         guard = threading.Timer(_SECONDS_TO_LEAVE, os._exit, (1,))
         guard.daemon = True

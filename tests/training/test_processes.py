@@ -72,8 +72,14 @@ def test_without_a_recipe_it_is_that_of_the_recipes_default():
 GLOO = "[../gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711\nException raised from ..."
 
 
-@pytest.mark.parametrize("error", (RuntimeError(GLOO), torch.distributed.DistNetworkError("Connection reset by peer")))
-def test_a_lost_process_is_a_sentence_and_exit_code_1(monkeypatch, caplog, error):
+NETWORK = torch.distributed.DistNetworkError("Connection reset by peer. Check the logs of the remote worker.")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    ((RuntimeError(GLOO), "Connection closed by peer [127.0.0.1]:4711"), (NETWORK, "Connection reset by peer")),
+)
+def test_a_lost_process_is_a_sentence_and_exit_code_1(monkeypatch, caplog, error, reason):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setattr("vanilla_transformer.training.processes.threading.Timer", Guard)
@@ -81,8 +87,8 @@ def test_a_lost_process_is_a_sentence_and_exit_code_1(monkeypatch, caplog, error
         raise error
     assert left.value.code == 1
     (record,) = caplog.records
-    assert "Process 3 of 8 (counted from 0) stops: another one has died" in record.message
-    assert f"Do this. ({str(error).splitlines()[0]})" in record.message
+    said = f"Process 3 of 8 (counted from 0) stops: another one has died, or has not answered in time ({reason})."
+    assert record.message.startswith(said) and record.message.endswith(" Do this.")
     assert Guard.seconds == 20
 
 
