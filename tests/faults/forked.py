@@ -20,8 +20,9 @@ from kill_at import KillPoint, arm
 _context = multiprocessing.get_context("forkserver")
 # With what our modules import late, so that no session has to; what is not installed is left out.
 _context.set_forkserver_preload(
-    ["vanilla_transformer.training.command", "vanilla_transformer.training.train", "sacrebleu"]
-    + ["torch.utils.tensorboard", "trackio.sqlite_storage"]
+    ["vanilla_transformer.training.command", "vanilla_transformer.training.train"]
+    + ["vanilla_transformer.training.saved_model", "vanilla_transformer.configuration.configuration_recurrent_seq2seq"]
+    + ["sacrebleu", "numpy.ctypeslib", "pydantic.type_adapter", "torch.utils.tensorboard", "trackio.sqlite_storage"]
 )
 
 

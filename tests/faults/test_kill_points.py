@@ -152,7 +152,7 @@ def test_what_ends_a_run_early_is_remembered_over_a_kill(recipe, tmp_path):
     # take a later model for the best, and end later.
     options = settings(
         *("training.early_stopping_metric=bleu", "training.patience=4", "training.max_steps=200"),
-        *("training.save_every=1", "training.gradient_accumulation_steps=1"),
+        *("training.save_every=2", "training.gradient_accumulation_steps=1"),
     )
     finish(recipe, tmp_path / "whole", *options)
     best, last = best_step(tmp_path / "whole"), rows(tmp_path / "whole")[-1]["step"]
