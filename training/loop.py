@@ -124,7 +124,7 @@ class Loop:
 
         Where one process runs out of memory, all of them begin again, that one with smaller batches.
         """
-        pieces, split_lines = self._gradients.pieces(update), []
+        pieces, split_lines = self._gradients.pieces(update), list[np.ndarray]()
         while True:
             self.optimizer.zero_grad(set_to_none=True)
             loss, too_large = self._gradients.add(pieces, self.state.step, update.target_tokens)
