@@ -50,6 +50,10 @@ def start_trackers(accelerator: Accelerator, recipe: Recipe, run: RunFolder, sta
 class _TensorBoard(TensorBoardTracker):
     """Events under RUN/trackers/PROJECT, one file a session."""
 
+    def start(self) -> None:
+        super().start()
+        self.writer.flush()  # what is to be hidden is so from now on, and not from the first row on
+
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Only those of the first session: each would be shown as a run of its own."""
         if not any(Path(self.logging_dir).glob("*/hparams.yml")):
