@@ -43,7 +43,7 @@ type: .venv/ready-dev
 hf-suite: .venv/ready-dev
 	$(BIN)/python benchmarks/hf_suite.py
 
-# A new user's way from an empty folder, about six minutes; docs/guide/walkthrough.md is its transcript.
+# A new user's way from an empty folder, about ten minutes; docs/guide/walkthrough.md is its transcript.
 walkthrough: .venv/ready-dev
 	$(BIN)/python docs/guide/make_walkthrough.py
 
