@@ -127,9 +127,7 @@ def test_a_note_beside_the_files_does_no_harm(tmp_path):
 
 def test_weights_of_the_same_shapes_under_another_config_are_another_model(tmp_path):
     save(tmp_path, 1, toy_model(activation="gelu"))
-    with pytest.raises(
-        UserError, match="another model: 1 problem\n  activation: gelu in the checkpoint, relu in the"
-    ):
+    with pytest.raises(UserError, match="another model: 1 problem\n  activation: gelu in the checkpoint, relu in the"):
         begin_or_continue(tmp_path / "step-1", toy_model(), "d", 1, 1)
     path = tmp_path / "step-1" / "config.json"
     path.write_text(path.read_text().replace('"vanilla_transformer"', '"marian"'))

@@ -275,3 +275,25 @@ def test_patience_on_bleu_needs_decoding():
     recipe_from_mapping(
         REVERSE, ["training.patience=3", "evaluation.decode=false", "training.early_stopping_metric=loss"]
     )
+
+
+def test_a_recurrent_model_has_its_own_fields():
+    mapping = {"data": REVERSE["data"], "model": {"architecture": "recurrent_seq2seq", "cell": "gru", "d_model": 64}}
+    recipe = recipe_from_mapping(mapping)
+    config = recipe.model.to_config(100)
+    assert (config.model_type, config.cell, config.d_model) == ("recurrent_seq2seq", "gru", 64)
+    assert recipe_from_mapping(to_mapping(recipe)) == recipe
+    mapping["model"] |= {"num_heads": 4, "attention": "dot", "preset": "big"}
+    mapping["training"] = {"activation_checkpointing": True}
+    with pytest.raises(UsageError) as caught:
+        recipe_from_mapping(mapping)
+    assert "model.num_heads: no field of recurrent_seq2seq; it has " in str(caught.value)
+    assert "training.activation_checkpointing = true: recurrent models do not have it" in str(caught.value)
+    del mapping["model"]["num_heads"]
+    with pytest.raises(UsageError, match="model.preset = big: presets are the Transformer's; leave it out"):
+        recipe_from_mapping(mapping)
+    mapping["model"] |= {"preset": None}
+    with pytest.raises(UsageError, match="model.attention = 'dot': choose none or additive or multiplicative"):
+        recipe_from_mapping(mapping)
+    with pytest.raises(UsageError, match="model.cell: no field of vanilla_transformer"):
+        recipe_from_mapping({"data": REVERSE["data"], "model": {"cell": "gru"}})
