@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, TorchDynamoPlugin
 
 from vanilla_transformer.configuration.errors import UsageError
-from vanilla_transformer.training.processes import process_group, require_all
+from vanilla_transformer.training.processes import hold_group, process_group, require_all
 from vanilla_transformer.training.recipe import Recipe
 
 
@@ -49,5 +49,6 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
 
 def close_accelerator(accelerator: Accelerator) -> None:
     """Close the trackers and leave the group of processes."""
+    hold_group()
     with redirect_stdout(sys.stderr):
         accelerator.end_training()

@@ -26,7 +26,7 @@ from vanilla_transformer.training.lora import merged, require_peft, save_adapter
 from vanilla_transformer.training.manifest import RunManifest
 from vanilla_transformer.training.model_facts import read_facts
 from vanilla_transformer.training.model_folder import save_model
-from vanilla_transformer.training.processes import joined_processes, lost_process_said, on_main, require_all
+from vanilla_transformer.training.processes import hold_group, joined_processes, lost_process_said, on_main, require_all
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.write_errors import explained
 
@@ -96,6 +96,7 @@ def finetune(recipe: FinetuneRecipe, output_dir: str | Path, resume: bool = Fals
         on_main(processes, lambda: _write_final(run, model, tokenizer))
         after = score(str(run.final), str(split))
     on_main(processes, lambda: write_card(read_facts(run.final)))  # of a manifest that knows how the run ended
+    hold_group()
     processes.destroy_process_group()
     return Finetuned(run.final, adapter, split, before, after)
 

@@ -23,6 +23,7 @@ Joined = TypeVar("Joined", Accelerator, PartialState)
 _AGAIN = "again"  # scheme of the way in which processes meet that torchrun has started again
 # What the main process tells those that wait for it, beside an exit code.
 _BUSY, _DONE = -2, -1
+_held: list[Any] = []
 _SECONDS_BETWEEN_SIGNS = 1.0
 # A process that has lost another one may find its connections, or its device, stuck while it cleans up.
 _SECONDS_TO_LEAVE = 20.0
@@ -127,6 +128,16 @@ def from_main(accelerator: Accelerator | PartialState, do: Callable[[], Answer])
     if accelerator.num_processes > 1:
         broadcast_object_list(answer)
     return answer[0]  # type: ignore[return-value]
+
+
+def hold_group() -> None:
+    """Call before leaving the group of processes: its end then waits for no thread that waits for this one.
+
+    Whoever lets go of a group last joins its threads. DDP's reducer does so while it holds Python's lock, which a thread
+    with a tensor to give back needs: a deadlock, at the end of a run. Python's own reference is let go without the lock.
+    """
+    if torch.distributed.is_initialized():
+        _held.append(torch.distributed.group.WORLD)
 
 
 @contextmanager
