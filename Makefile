@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED_FROM := setup.cfg pyproject.toml constraints.txt
-# What `make test` passes on to pytest: make test PYTEST="-m 'not integration'"
+# What `make test` passes on to pytest: make test PYTEST="-m 'not integration'", or PYTEST="-n 0" for one at a time.
 PYTEST ?=
 
 # Batches of ever new sizes fragment the C library's heap, and searching it takes a large part of training on a CPU.
@@ -28,7 +28,7 @@ endef
 export TRANSLATE
 
 test: .venv/ready-dev
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

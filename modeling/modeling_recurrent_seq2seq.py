@@ -331,14 +331,16 @@ class RecurrentSeq2SeqForConditionalGeneration(PreTrainedModel, PaperGenerationM
         hidden_BTD, weights_BTS = self.decoder(
             decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask, cache
         )
-        loss = None
-        if labels is not None:
-            loss = self.loss(hidden_BTD, self.lm_head, labels.to(hidden_BTD.device), num_items_in_batch)
         if compute_logits is None:
             compute_logits = labels is None or not self.training
+        logits_BTN = self.lm_head(hidden_BTD) if compute_logits else None
+        loss = None
+        if labels is not None:
+            labels = labels.to(hidden_BTD.device)
+            loss = self.loss(hidden_BTD, self.lm_head, labels, num_items_in_batch, logits_BTN)
         return Seq2SeqLMOutput(
             loss=loss,
-            logits=self.lm_head(hidden_BTD) if compute_logits else None,
+            logits=logits_BTN,
             cache=None if labels is not None or use_cache is False else cache,
             cross_attentions=None if weights_BTS is None else (weights_BTS.unsqueeze(1),),
             encoder_last_hidden_state=memory_BSD,

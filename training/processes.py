@@ -133,8 +133,9 @@ def from_main(accelerator: Accelerator | PartialState, do: Callable[[], Answer])
 def hold_group() -> None:
     """Call before leaving the group of processes: its end then waits for no thread that waits for this one.
 
-    Whoever lets go of a group last joins its threads. DDP's reducer does so while it holds Python's lock, which a thread
-    with a tensor to give back needs: a deadlock, at the end of a run. Python's own reference is let go without the lock.
+    Whoever lets go of a group last joins its threads. DDP's reducer does so while it holds Python's lock, which a
+    thread with a tensor to give back needs: a deadlock at the end of a run. Python's own reference, kept here for as
+    long as the program lives, is let go without the lock.
     """
     if torch.distributed.is_initialized():
         _held.append(torch.distributed.group.WORLD)
