@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 import vanilla_transformer as vt
 from vanilla_transformer.configuration import configuration_vanilla_transformer as real_config_module
 from vanilla_transformer.modeling import configuration_vanilla_transformer as stand_in_module
+from vanilla_transformer.modeling.generation_vanilla_transformer import paper_generation_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = {path.name for path in ROOT.glob("modeling/*_vanilla_transformer.py")} | {"config_common.py", "presets.py"}
@@ -50,6 +51,8 @@ def refused(load):
 def folder(memorised, tmp_path_factory) -> Path:
     # A name that is no Python identifier, as runs have.
     path = tmp_path_factory.mktemp("run") / "2026-01-01 v1.0" / "final"
+    # Pipelines of other tests may have written transformers' own defaults into the generation config.
+    memorised.model.generation_config = paper_generation_config(memorised.model.config)
     memorised.model.save_pretrained(path)
     # A fast tokenizer saves the padding of its last call.
     memorised.tokenizer.backend_tokenizer.no_padding()
