@@ -1,5 +1,7 @@
 """What one process does for all of them, so that all succeed or all stop and none waits for one that has failed."""
 
+import atexit
+import gc
 import logging
 import os
 import threading
@@ -139,6 +141,27 @@ def hold_group() -> None:
     """
     if torch.distributed.is_initialized():
         _held.append(torch.distributed.group.WORLD)
+
+
+def _end_groups() -> None:
+    """End the groups' threads while Python still runs, and wait for that.
+
+    A thread that gives back a tensor needs Python's lock, and asking for it from a Python that has begun to end aborts
+    the whole process.
+    """
+
+    def end() -> None:
+        gc.collect()  # so that ours are the last references
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        _held.clear()
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    ending.join(_SECONDS_TO_LEAVE)  # a thread may wait for a process that is lost
+
+
+atexit.register(_end_groups)
 
 
 @contextmanager
