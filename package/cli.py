@@ -15,14 +15,24 @@ import typer
 
 from vanilla_transformer.cli_attention import attention_command
 from vanilla_transformer.cli_convert import convert_command
+from vanilla_transformer.cli_evaluate import evaluate_command
 from vanilla_transformer.cli_finetune import finetune_command
+from vanilla_transformer.cli_options import (
+    BatchTokens,
+    Beams,
+    Device,
+    Json,
+    LengthPenalty,
+    Model,
+    Precision,
+    print_json,
+)
 from vanilla_transformer.cli_push import push_command
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.command import (
     RecipeArgument,
     RunOption,
     SetOption,
-    is_main_process,
     run,
     train_command,
 )
@@ -35,21 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder such as RUN/final, or a Hub id.")]
-Beams = Annotated[
-    int | None, typer.Option("--beams", min=1, help="Beam size; 1 is greedy. Default: the model's own (4).")
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option("--length-penalty", help="GNMT's alpha; larger prefers longer. Default: the model's (0.6)."),
-]
-BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="Padded source tokens decoded at once.")]
-Precision = Annotated[str, typer.Option("--precision", help="float32 or bfloat16.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... Default: the GPU if there is one.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,7 +88,7 @@ def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = Non
 
     counters = prepare(loaded, output_dir).facts["counters"]
     if json_:
-        _print_json(counters)
+        print_json(counters)
     else:
         for split, counts in counters.items():
             print(f"{split}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
@@ -125,92 +120,7 @@ def average(
     print(average_checkpoints(list(folders), output))
 
 
-@app.command()
-def evaluate(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")] = None,
-    reference: Annotated[
-        list[Path] | None, typer.Option("--reference", help="Reference translations; repeat it for several.")
-    ] = None,
-    source: Annotated[Path | None, typer.Option("--source", help="Text to translate with MODEL.")] = None,
-    hypotheses: Annotated[
-        Path | None, typer.Option("--hypotheses", help="Translations to score, without MODEL.")
-    ] = None,
-    target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="Decides how BLEU cuts words: zh, ja, ko. Default: the model's.")
-    ] = None,
-    output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", metavar="FOLDER", help="Keep hypotheses and results here.")
-    ] = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the result files in --output-dir.")] = "test",
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="bleu, chrf, chrf++ or ter; repeat it. Default: bleu chrf ter.")
-    ] = None,
-    lowercase_tokenized: Annotated[
-        bool, typer.Option("--lowercase-tokenized", help="Also BLEU of lower-cased, Moses-tokenised text.")
-    ] = False,
-    tokenize: Annotated[
-        str | None, typer.Option("--tokenize", help="sacreBLEU's tokenizer, instead of the language's.")
-    ] = None,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = 4096,
-    precision: Precision = "float32",
-    device: Device = None,
-    json_: Json = False,
-) -> None:
-    """Translate a test set and score it, or score translations that exist: BLEU, chrF and TER with signatures.
-
-    \b
-    vanilla-transformer evaluate runs/base/final --source test.en --reference test.de --output-dir results
-    vanilla-transformer evaluate --hypotheses hyp.zh --reference ref.zh --target-lang zh --json
-
-    Files are UTF-8, one sentence a line, plain or .gz. Scores are of exactly as many lines as the references have.
-    """
-    if not reference or (model is None) == (hypotheses is None) or (model is None) != (source is None):
-        raise UsageError(
-            "evaluate needs --reference, and either MODEL with --source or --hypotheses alone; see evaluate --help."
-        )
-    scoring: dict[str, Any] = {
-        "target_lang": target_lang,
-        "output_dir": output_dir,
-        "name": name,
-        "metrics": metric or ("bleu", "chrf", "ter"),
-        "lowercase_tokenized": lowercase_tokenized,
-        "tokenize": tokenize,
-    }
-    from tqdm import tqdm
-
-    from vanilla_transformer.training.evaluation import evaluate_hypotheses, evaluate_model
-    from vanilla_transformer.training.text_files import read_lines
-
-    references = [read_lines(path) for path in reference]
-    if hypotheses is not None:
-        result = evaluate_hypotheses(read_lines(hypotheses), references, **scoring)
-    elif model is not None and source is not None:
-        decoding: dict[str, Any] = {
-            "num_beams": beams,
-            "length_penalty": length_penalty,
-            "batch_tokens": batch_tokens,
-        }
-        sources = read_lines(source)
-        with tqdm(total=len(sources), unit="sentence", disable=not is_main_process()) as bar:
-            result = evaluate_model(
-                model,
-                sources,
-                references,
-                **scoring,
-                **decoding,
-                precision=precision,
-                device=device,
-                on_progress=bar.update,
-            )
-    if not is_main_process():
-        return
-    if json_:
-        _print_json(result)
-    else:
-        for metric_name, score in result["scores"].items():
-            print(f"{metric_name} {score['score']:.2f}  {score['signature']}")
+app.command("evaluate")(evaluate_command)
 
 
 @app.command()
@@ -300,7 +210,7 @@ def score(
     loaded, tokenizer = load_model(model, device=device, precision=precision)
     values = score_pairs(loaded, tokenizer, sources, targets, per_token=per_token, batch_tokens=batch_tokens)
     if json_:
-        _print_json(values)
+        print_json(values)
     else:
         print(*(f"{value:.6f}" for value in values), sep="\n")
 
@@ -324,7 +234,3 @@ def _stdin_lines() -> Iterator[str]:
     if sys.stdin is None:
         raise UserError("stdin is closed, and the text to translate comes from there.")
     return decoded_lines(sys.stdin.buffer, "stdin")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))

@@ -1,0 +1,97 @@
+"""`vanilla-transformer evaluate`: scores of a model on a test set, or of translations that exist."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vanilla_transformer.cli_options import BatchTokens, Beams, Device, Json, LengthPenalty, Precision, print_json
+from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.training.command import is_main_process
+
+
+def evaluate_command(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")] = None,
+    reference: Annotated[
+        list[Path] | None, typer.Option("--reference", help="Reference translations; repeat it for several.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--source", help="Text to translate with MODEL.")] = None,
+    hypotheses: Annotated[
+        Path | None, typer.Option("--hypotheses", help="Translations to score, without MODEL.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option("--target-lang", help="Decides how BLEU cuts words: zh, ja, ko. Default: the model's.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", metavar="FOLDER", help="Keep hypotheses and results here.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the result files in --output-dir.")] = "test",
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="bleu, chrf, chrf++ or ter; repeat it. Default: bleu chrf ter.")
+    ] = None,
+    lowercase_tokenized: Annotated[
+        bool, typer.Option("--lowercase-tokenized", help="Also BLEU of lower-cased, Moses-tokenised text.")
+    ] = False,
+    tokenize: Annotated[
+        str | None, typer.Option("--tokenize", help="sacreBLEU's tokenizer, instead of the language's.")
+    ] = None,
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    batch_tokens: BatchTokens = 4096,
+    precision: Precision = "float32",
+    device: Device = None,
+    json_: Json = False,
+) -> None:
+    """Translate a test set and score it, or score translations that exist: BLEU, chrF and TER with signatures.
+
+    \b
+    vanilla-transformer evaluate runs/base/final --source test.en --reference test.de --output-dir results
+    vanilla-transformer evaluate --hypotheses hyp.zh --reference ref.zh --target-lang zh --json
+
+    Files are UTF-8, one sentence a line, plain or .gz. Scores are of exactly as many lines as the references have.
+    """
+    if not reference or (model is None) == (hypotheses is None) or (model is None) != (source is None):
+        raise UsageError(
+            "evaluate needs --reference, and either MODEL with --source or --hypotheses alone; see evaluate --help."
+        )
+    scoring: dict[str, Any] = {
+        "target_lang": target_lang,
+        "output_dir": output_dir,
+        "name": name,
+        "metrics": metric or ("bleu", "chrf", "ter"),
+        "lowercase_tokenized": lowercase_tokenized,
+        "tokenize": tokenize,
+    }
+    from tqdm import tqdm
+
+    from vanilla_transformer.training.evaluation import evaluate_hypotheses, evaluate_model
+    from vanilla_transformer.training.text_files import read_lines
+
+    references = [read_lines(path) for path in reference]
+    if hypotheses is not None:
+        result = evaluate_hypotheses(read_lines(hypotheses), references, **scoring)
+    elif model is not None and source is not None:
+        decoding: dict[str, Any] = {
+            "num_beams": beams,
+            "length_penalty": length_penalty,
+            "batch_tokens": batch_tokens,
+        }
+        sources = read_lines(source)
+        with tqdm(total=len(sources), unit="sentence", disable=not is_main_process()) as bar:
+            result = evaluate_model(
+                model,
+                sources,
+                references,
+                **scoring,
+                **decoding,
+                precision=precision,
+                device=device,
+                on_progress=bar.update,
+            )
+    if not is_main_process():
+        return
+    if json_:
+        print_json(result)
+    else:
+        for metric_name, score in result["scores"].items():
+            print(f"{metric_name} {score['score']:.2f}  {score['signature']}")
