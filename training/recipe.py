@@ -3,14 +3,11 @@
 import dataclasses
 import difflib
 import glob
-import math
 import os
 import re
-import reprlib
-import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from vanilla_transformer.configuration.config_common import ConfigError
 from vanilla_transformer.configuration.errors import CorpusError, problems_error
@@ -28,6 +25,7 @@ from vanilla_transformer.training.recipe_sections import (
     TrainingConfig,
     config_classes,
 )
+from vanilla_transformer.training.recipe_values import fitting, hint, misfit, show
 from vanilla_transformer.training.recipe_yaml import read_mapping, read_value, write_mapping
 from vanilla_transformer.training.redaction import ADVICE, holds_secret
 
@@ -57,10 +55,7 @@ DECIDED_ELSEWHERE = {
         ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"), "the tokenizer decides it"
     ),
 }
-LARGEST_NUMBER = 2**63 - 1  # what the libraries behind the recipe can hold
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring = 2, 200
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -139,9 +134,9 @@ def _checked_sections(mapping: dict[Any, Any], problems: list[str]) -> dict[str,
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for section, content in mapping.items():
         if section not in SECTIONS:
-            problems.append(f"{section}: unknown section{_hint(section, SECTIONS, sorted(SECTIONS))}")
+            problems.append(f"{section}: unknown section{hint(section, SECTIONS, sorted(SECTIONS))}")
         elif content is not None and not isinstance(content, dict):
-            problems.append(f"{section} = {_show(content)}: must map keys to values")
+            problems.append(f"{section} = {show(content)}: must map keys to values")
         else:
             for key, value in (content or {}).items():
                 _set(values, section, str(key), [value], problems)
@@ -155,7 +150,7 @@ def _apply_overrides(values: dict[str, dict[str, Any]], overrides: Sequence[str]
         if not (equals and dot and key):
             problems.append(f"{override}: must be section.key=value, for example training.seed=3")
         elif section not in SECTIONS:
-            problems.append(f"{name}: unknown section{_hint(section, SECTIONS, sorted(SECTIONS))}")
+            problems.append(f"{name}: unknown section{hint(section, SECTIONS, sorted(SECTIONS))}")
         else:
             value = read_value(text)
             # A key that is text takes what was typed: data.revision=2024 needs no quotes.
@@ -173,17 +168,15 @@ def _set(values: dict[str, dict[str, Any]], section: str, key: str, candidates: 
         problems.append(_unknown_key(section, key, candidates[0]))
         return
     for candidate in candidates:
-        fitting = list(_fitting(candidate, keys[key]))
-        if fitting:
-            values[section][key] = fitting[0]
+        fits = list(fitting(candidate, keys[key]))
+        if fits:
+            values[section][key] = fits[0]
             return
-    huge = _is_number(candidates[0]) and abs(candidates[0]) > LARGEST_NUMBER
-    wanted = "is beyond 2^63" if huge else f"must be {_describe(keys[key])}"
-    problems.append(f"{section}.{key} = {_show(candidates[0])}: {wanted}")
+    problems.append(f"{section}.{key} = {misfit(candidates[0], keys[key])}")
 
 
 def _unknown_key(section: str, key: str, value: Any) -> str:
-    line = f"{section}.{key} = {_show(value)}: "
+    line = f"{section}.{key} = {show(value)}: "
     if section == "model" and key in DECIDED_ELSEWHERE:
         return f"{line}not a recipe's choice; {DECIDED_ELSEWHERE[key]}"
     same_key = [f"{other}.{key}" for other in SECTIONS if other != section and key in _keys(other)]
@@ -191,70 +184,7 @@ def _unknown_key(section: str, key: str, value: Any) -> str:
         same_key += [f"model.{config.attribute_map.get(key)}" for config in config_classes().values()]  # Hugging Face's
     if same_key := [name for name in same_key if not name.endswith(".None")]:
         return f"{line}unknown key; did you mean {same_key[0]}?"
-    near = _hint(key, _keys(section), sorted(_keys(section)), prefix=f"{section}.")
-    return f"{line}unknown key{near}"
-
-
-def _hint(wrong: Any, names: Any, all_names: list[str], prefix: str = "") -> str:
-    near = difflib.get_close_matches(str(wrong), list(names), n=1)
-    return f"; did you mean {prefix}{near[0]}?" if near else f"; choose from {', '.join(all_names)}"
-
-
-def _fitting(value: Any, kind: Any) -> Iterator[Any]:
-    """The value as `kind`, or nothing: a bool is no number, a whole number is a float too, "1e-3" is one."""
-    origin = get_origin(kind)
-    if kind is Any:
-        yield value
-    elif origin in (Union, types.UnionType):
-        for member in get_args(kind):
-            yield from _fitting(value, member)
-    elif origin is Literal:
-        if isinstance(value, str) and value in get_args(kind):
-            yield value
-    elif origin is list:
-        if isinstance(value, list):
-            items = [item for entry in value for item in _fitting(entry, get_args(kind)[0])]
-            if len(items) == len(value):
-                yield items
-    elif kind is type(None):
-        if value is None:
-            yield value
-    elif kind is float:
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            return
-        if math.isfinite(number):
-            yield number
-    elif kind is int:
-        if _is_number(value) and abs(value) <= LARGEST_NUMBER:
-            yield value
-    elif isinstance(value, kind):
-        yield value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _describe(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(map(_describe, get_args(kind)))
-    if get_origin(kind) is Literal:
-        return " or ".join(get_args(kind))
-    if get_origin(kind) is list:
-        return f"a list of {'texts' if get_args(kind)[0] is str else _describe(get_args(kind)[0])}"
-    return names[kind]
-
-
-def _show(value: Any) -> str:
-    """A value as a recipe writes it, on one line; a long one only as far as it helps to find it."""
-    if isinstance(value, str) and value.isprintable():
-        return value if len(value) <= 200 else f"{value[:200]}..."
-    # repr alone would write out, again and again, what a YAML alias repeats
-    shown = _SHORT.repr(value)
-    return {"None": "null", "True": "true", "False": "false"}.get(shown, shown)
+    return f"{line}unknown key{hint(key, _keys(section), sorted(_keys(section)), prefix=f'{section}.')}"
 
 
 def _with_found_corpus(data: DataConfig, folder: Path, problems: list[str]) -> DataConfig:
