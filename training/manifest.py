@@ -51,7 +51,7 @@ class RunManifest:
         self._content = {
             **facts,
             "code": code_version(),
-            "libraries": {name: version(name) for name in LIBRARIES},
+            "libraries": libraries(),
             "hardware": hardware(accelerator),  # of the newest session
             "training_seconds": start["training_seconds"],
             "sessions": [*sessions, self._session],
@@ -109,8 +109,24 @@ def code_version() -> dict[str, Any]:
     return {"version": release, "commit": _git(folder, "rev-parse", "HEAD"), "changed": bool(changed)}
 
 
+def libraries() -> dict[str, str]:
+    """The versions of the libraries that a result may depend on."""
+    return {name: version(name) for name in LIBRARIES}
+
+
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
     """The machine of the main process, and how many processes share the work."""
+    return {
+        **machine(),
+        "device": accelerator.device.type,
+        "processes": accelerator.num_processes,
+        "distributed": str(accelerator.distributed_type.value),
+        "precision": accelerator.mixed_precision,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """This machine, as far as it decides how fast something runs."""
     cuda = torch.cuda.is_available()
     return {
         "platform": platform.platform(),
@@ -118,11 +134,7 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": accelerator.device.type,
         "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
-        "processes": accelerator.num_processes,
-        "distributed": str(accelerator.distributed_type.value),
-        "precision": accelerator.mixed_precision,
     }
 
 

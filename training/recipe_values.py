@@ -23,11 +23,11 @@ def fitting(value: Any, kind: Any) -> Iterator[Any]:
     elif origin is Literal:
         if isinstance(value, str) and value in get_args(kind):
             yield value
-    elif origin is list:
+    elif origin in (list, tuple):
         if isinstance(value, list):
             items = [item for entry in value for item in fitting(entry, get_args(kind)[0])]
             if len(items) == len(value):
-                yield items
+                yield origin(items)
     elif kind is type(None):
         if value is None:
             yield value
@@ -72,7 +72,7 @@ def _describe(kind: Any) -> str:
         return " or ".join(map(_describe, get_args(kind)))
     if get_origin(kind) is Literal:
         return " or ".join(get_args(kind))
-    if get_origin(kind) is list:
+    if get_origin(kind) in (list, tuple):
         return f"a list of {'texts' if get_args(kind)[0] is str else _describe(get_args(kind)[0])}"
     if (get_origin(kind) or kind) is dict:
         return "keys and values"

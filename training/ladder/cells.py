@@ -7,6 +7,7 @@ from typing import Any
 
 from vanilla_transformer.configuration.errors import UsageError, UserError, problems_error
 from vanilla_transformer.training.durable import write_json
+from vanilla_transformer.training.manifest import code_version, libraries, machine
 from vanilla_transformer.training.write_errors import explained
 
 
@@ -22,6 +23,8 @@ class Cells:
         # As JSON gives it back: tuples are lists, keys are text.
         self._made_with: dict[str, Any] = json.loads(json.dumps(made_with or {}))
         self._rows: dict[str, dict[str, Any]] = {}
+        # Of the newest row; times are compared within a file, which is therefore made on one machine.
+        self._environment = {"machine": machine(), "libraries": libraries(), "code": code_version()}
         if path.exists():
             self._load()
 
@@ -32,7 +35,7 @@ class Cells:
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         """Keep a finished cell; `row` holds what JSON can, and no NaN."""
         self._rows[key] = dict(row)
-        content = {"made_with": self._made_with, "rows": self._rows}
+        content = {"made_with": self._made_with, **self._environment, "rows": self._rows}
         with explained(str(self.path), "Make room and start the same command again; finished cells are kept."):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.path, content)

@@ -14,7 +14,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns; None is shown as a dash, a float with four significant digits."""
+    """Rows of values under columns; None is shown as a dash, a number with four significant digits."""
 
     title: str
     columns: Sequence[str]
@@ -49,3 +49,24 @@ class Plot:
     # Names of x = 0, 1, 2, ... where the axis counts kinds and not numbers: bars stand there instead of lines.
     categories: Sequence[str] | None = None
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A study's part of the report."""
+
+    name: str
+    title: str
+    tables: Sequence[Table]
+    plots: Sequence[Plot]
+
+
+def shown(value: Value) -> str:
+    """A table's value as a reader sees it."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

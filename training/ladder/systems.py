@@ -60,8 +60,8 @@ def matched_config(
 
     `base` are the Transformer's fields: its d_ff keeps its proportion to d_model, and a recurrent system takes dropout,
     label smoothing and embedding sharing from it. `recurrent` are fields that all recurrent systems have
-    (bidirectional, number of layers). `fields` are the same in every system: special tokens, languages. Where no d_model comes
-    close enough, because the heads must divide it, the Transformer's d_ff takes up the rest.
+    (bidirectional, number of layers). `fields` are the same in every system: special tokens, languages. Where no
+    d_model comes close enough, because the heads must divide it, the Transformer's d_ff takes up the rest.
 
     Raises ConfigError where no width comes within 5%, and for fields that are wrong.
     """
