@@ -15,6 +15,10 @@ def evaluate_command(
     reference: Annotated[
         list[Path] | None, typer.Option("--reference", help="Reference translations; repeat it for several.")
     ] = None,
+    testset: Annotated[
+        str | None, typer.Option("--testset", help="A test set by sacreBLEU's name, in the place of text files.")
+    ] = None,
+    language_pair: Annotated[str | None, typer.Option("--language-pair", help="Of --testset, such as en-de.")] = None,
     source: Annotated[Path | None, typer.Option("--source", help="Text to translate with MODEL.")] = None,
     hypotheses: Annotated[
         Path | None, typer.Option("--hypotheses", help="Translations to score, without MODEL.")
@@ -25,13 +29,20 @@ def evaluate_command(
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", metavar="FOLDER", help="Keep hypotheses and results here.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the result files in --output-dir.")] = "test",
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the result files in --output-dir. Default: the test set's, or test."),
+    ] = None,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="bleu, chrf, chrf++ or ter; repeat it. Default: bleu chrf ter.")
     ] = None,
     lowercase_tokenized: Annotated[
         bool, typer.Option("--lowercase-tokenized", help="Also BLEU of lower-cased, Moses-tokenised text.")
     ] = False,
+    scoring: Annotated[
+        str,
+        typer.Option("--scoring", help="sacrebleu, or paper: also tokenised BLEU as in Vaswani et al. 2017."),
+    ] = "sacrebleu",
     tokenize: Annotated[
         str | None, typer.Option("--tokenize", help="sacreBLEU's tokenizer, instead of the language's.")
     ] = None,
@@ -46,44 +57,63 @@ def evaluate_command(
 
     \b
     vanilla-transformer evaluate runs/base/final --source test.en --reference test.de --output-dir results
+    vanilla-transformer evaluate runs/base/final --testset wmt14/full --language-pair en-de --scoring paper
     vanilla-transformer evaluate --hypotheses hyp.zh --reference ref.zh --target-lang zh --json
 
-    Files are UTF-8, one sentence a line, plain or .gz. Scores are of exactly as many lines as the references have.
+    Files are UTF-8, one sentence a line, plain or .gz. Scores are of exactly as many lines as the references have. A
+    --testset lies in the folder $SACREBLEU (~/.sacrebleu), or is fetched into it.
     """
-    if not reference or (model is None) == (hypotheses is None) or (model is None) != (source is None):
+    if (
+        bool(reference) == (testset is not None)
+        or (model is None) == (hypotheses is None)
+        or (source is not None) != (model is not None and testset is None)
+    ):
         raise UsageError(
-            "evaluate needs --reference, and either MODEL with --source or --hypotheses alone; see evaluate --help."
+            "evaluate needs --reference, and either MODEL with --source or --hypotheses alone; --testset stands for "
+            "--reference and --source. See evaluate --help."
         )
-    scoring: dict[str, Any] = {
-        "target_lang": target_lang,
-        "output_dir": output_dir,
-        "name": name,
-        "metrics": metric or ("bleu", "chrf", "ter"),
-        "lowercase_tokenized": lowercase_tokenized,
-        "tokenize": tokenize,
-    }
+    if (testset is None) != (language_pair is None):
+        raise UsageError("--testset and --language-pair belong together: --testset wmt14/full --language-pair en-de")
     from tqdm import tqdm
 
     from vanilla_transformer.training.evaluation import evaluate_hypotheses, evaluate_model
+    from vanilla_transformer.training.named_test_sets import load_test_set
     from vanilla_transformer.training.text_files import read_lines
 
-    references = [read_lines(path) for path in reference]
+    test_set = None
+    if testset is not None and language_pair is not None:
+        loaded = load_test_set(testset, language_pair)
+        sources, references, target_lang = loaded.sources, loaded.references, target_lang or loaded.target_lang
+        test_set = f"{testset} {language_pair}"
+    else:
+        references = [read_lines(path) for path in reference or ()]
+        sources = read_lines(source) if source is not None else []
+    scored: dict[str, Any] = {
+        "target_lang": target_lang,
+        "output_dir": output_dir,
+        "name": name or (test_set or "test").replace("/", "_").replace(" ", "."),
+        "metrics": metric or ("bleu", "chrf", "ter"),
+        "lowercase_tokenized": lowercase_tokenized,
+        "tokenize": tokenize,
+        "scoring": scoring,
+    }
     if hypotheses is not None:
-        result = evaluate_hypotheses(read_lines(hypotheses), references, **scoring)
-    elif model is not None and source is not None:
+        details = {"test_set": test_set} if test_set else {}
+        result = evaluate_hypotheses(read_lines(hypotheses), references, **scored, details=details)
+    elif model is not None:
         decoding: dict[str, Any] = {
             "num_beams": beams,
             "length_penalty": length_penalty,
             "batch_tokens": batch_tokens,
         }
-        sources = read_lines(source)
         with tqdm(total=len(sources), unit="sentence", disable=not is_main_process()) as bar:
             result = evaluate_model(
                 model,
                 sources,
                 references,
-                **scoring,
+                **scored,
                 **decoding,
+                test_set=test_set,
                 precision=precision,
                 device=device,
                 on_progress=bar.update,

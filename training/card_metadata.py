@@ -10,6 +10,7 @@ from vanilla_transformer.training.model_facts import ModelFacts
 METRICS = {
     "bleu": ("sacrebleu", "BLEU"),
     "bleu_lowercase_tokenized": ("sacrebleu", "BLEU, lower-cased and Moses-tokenised"),
+    "bleu_paper": ("sacrebleu", "BLEU, tokenised as in Vaswani et al. 2017"),
     "chrf": ("chrf", "chrF2"),
     "chrf++": ("chrf", "chrF++"),
     "ter": ("ter", "TER"),

@@ -20,7 +20,8 @@ from sacrebleu.metrics.ter import TER
 from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training.durable import sha256, write_json, write_text
 from vanilla_transformer.training.model_facts import WEIGHTS
-from vanilla_transformer.training.scoring_tokenizers import east_asian_language, moses_language, scoring_tokenizer
+from vanilla_transformer.training.scoring_tokenizers import east_asian_language, scoring_tokenizer
+from vanilla_transformer.training.tokenised_bleu import LOWERCASE_TOKENIZED, PAPER, tokenised_scorer
 from vanilla_transformer.training.write_errors import explained
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ METRICS = ("bleu", "chrf", "chrf++", "ter")
 # chrF, and nobody needs an interval of so many.
 RESAMPLES = 1000
 MOST_RESAMPLED_SENTENCES = 10_000
-_LOWERCASE_TOKENIZED = "bleu_lowercase_tokenized"
+# sacrebleu: those alone; paper: also the tokenised BLEU that Vaswani et al. 2017 report.
+SCORINGS = ("sacrebleu", "paper")
 _INSTALL = {
     "ja-mecab": "install the extra: pip install 'vanilla-transformer[ja]'",
     "ko-mecab": "install the extra: pip install 'vanilla-transformer[ko]'",
@@ -47,6 +49,7 @@ def corpus_scores(
     lowercase_tokenized: bool = False,
     tokenize: str | None = None,
     resamples: int = 1,
+    scoring: str = "sacrebleu",
 ) -> dict[str, dict[str, Any]]:
     """Scores in percent of N hypotheses against N references, or against several reference streams of N lines each.
 
@@ -55,8 +58,10 @@ def corpus_scores(
     (Chinese zh, Japanese ja-mecab, Korean ko-mecab, otherwise 13a) unless `tokenize` names one; TER cuts Chinese and
     Japanese into characters, as its signature says. `metrics` may name bleu, chrf (chrF2), chrf++ and ter.
     `lowercase_tokenized` adds `bleu_lowercase_tokenized`, the figure of Moses' multi-bleu.perl on lower-cased,
-    normalised and tokenised text, which papers on Multi30k report. `resamples` above 1 adds `confidence_interval`,
-    which holds 95% of the scores of so many test sets drawn from this one with replacement (sacrebleu's bootstrap).
+    normalised and tokenised text, which papers on Multi30k report; `scoring="paper"` adds `bleu_paper`, that of
+    tokenised text with German compounds cut, which the Transformer's paper reports. `resamples` above 1 adds
+    `confidence_interval`, which holds 95% of the scores of so many test sets drawn from this one with replacement
+    (sacrebleu's bootstrap).
 
     Raises UserError where the counts do not match, UsageError for a name that does not exist.
     """
@@ -67,12 +72,11 @@ def corpus_scores(
             "13a is meaningless there. Give the language, for example target_lang='zh'."
         )
     scores: dict[str, dict[str, Any]] = {}
-    for name, metric in _scorers(target_lang, metrics, lowercase_tokenized, tokenize).items():
+    for name, metric in _scorers(target_lang, metrics, lowercase_tokenized, tokenize, scoring).items():
         scored, scored_streams, prepared = list(hypotheses), streams, ""
-        if name == _LOWERCASE_TOKENIZED:
-            lang = moses_language(str(target_lang))
-            scored, *scored_streams = (moses_lowercase_tokenized(lines, lang) for lines in (scored, *streams))
-            prepared = f"|pre:moses-lc-norm-tok-{lang}|sacremoses:{version('sacremoses')}"
+        if name in (LOWERCASE_TOKENIZED, PAPER):
+            _, tokenised, prepared = tokenised_scorer(name, target_lang)
+            scored, *scored_streams = (tokenised(lines) for lines in (scored, *streams))
         try:
             result = metric.corpus_score(scored, scored_streams, resamples)
         except TypeError:  # sacrebleu cannot average over a resample without a word, as one of three sentences may be
@@ -95,7 +99,11 @@ def corpus_scores(
 
 
 def _scorers(
-    target_lang: str | None, metrics: Sequence[str], lowercase_tokenized: bool, tokenize: str | None
+    target_lang: str | None,
+    metrics: Sequence[str],
+    lowercase_tokenized: bool,
+    tokenize: str | None,
+    scoring: str,
 ) -> dict[str, Metric]:
     """sacrebleu's scorers by name; everything that can be wrong with the request is raised here, before any work."""
     east_asian = east_asian_language(target_lang)
@@ -110,15 +118,11 @@ def _scorers(
             scorers[name] = CHRF(word_order=2 if name == "chrf++" else 0)
         else:
             raise UsageError(f"Unknown metric {name}; choose from {', '.join(METRICS)}.")
-    if lowercase_tokenized:
-        if target_lang is None or east_asian:
-            raise UsageError(
-                "The lower-cased tokenised BLEU needs a target language that Moses can tokenise; got "
-                f"{target_lang}. Give the language or turn lowercase_tokenized off."
-            )
-        # multi-bleu.perl: whitespace tokens, no smoothing, the closest reference length. The text will be lower-cased
-        # already, so lowercase=True changes nothing but makes the signature say so.
-        scorers[_LOWERCASE_TOKENIZED] = BLEU(tokenize="none", smooth_method="none", lowercase=True, force=True)
+    if scoring not in SCORINGS:
+        raise UsageError(f"Unknown scoring {scoring}; choose from {', '.join(SCORINGS)}.")
+    for name, wanted in ((LOWERCASE_TOKENIZED, lowercase_tokenized), (PAPER, scoring == "paper")):
+        if wanted:
+            scorers[name], *_ = tokenised_scorer(name, target_lang)
     return scorers
 
 
@@ -167,19 +171,6 @@ def reference_streams(
     )
 
 
-def moses_lowercase_tokenized(lines: Sequence[str], lang: str) -> list[str]:
-    """Lines after Moses' lowercase.perl, normalize-punctuation.perl -l LANG and tokenizer.perl -l LANG, in that order.
-
-    Escapes as the Perl scripts do (`&apos;`, `&quot;`). Byte for byte the tok/ files of Multi30k (test_evaluation.py).
-    """
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-    normalizer = MosesPunctNormalizer(lang=lang, perl_parity=True)
-    tokenizer = MosesTokenizer(lang=lang)
-    # The Perl script sees the line's end: one of its rules for quotation marks needs a character there.
-    return [tokenizer.tokenize(normalizer.normalize(line.lower() + "\n"), return_str=True) for line in lines]
-
-
 def _is_east_asian(lines: Sequence[str]) -> bool:
     """Whether most lines with any letter hold Chinese, Japanese or Korean characters; the first 100 lines decide."""
     worded = [line for line in lines[:100] if any(character.isalpha() for character in line)]
@@ -195,6 +186,7 @@ def evaluate_hypotheses(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     lowercase_tokenized: bool = False,
     tokenize: str | None = None,
+    scoring: str = "sacrebleu",
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Scores with what is needed to trust them: intervals, counts, SHA-256 of each text, versions, `details`.
@@ -211,7 +203,9 @@ def evaluate_hypotheses(
     result: dict[str, Any] = {
         "name": name,
         "target_lang": target_lang,
-        "scores": corpus_scores(lines, streams, target_lang, metrics, lowercase_tokenized, tokenize, resamples),
+        "scores": corpus_scores(
+            lines, streams, target_lang, metrics, lowercase_tokenized, tokenize, resamples, scoring
+        ),
         "sentences": len(lines),
         "empty_hypotheses": sum(not line.strip() for line in lines),
         "reference_streams": len(streams),
@@ -249,19 +243,21 @@ def evaluate_model(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     lowercase_tokenized: bool = False,
     tokenize: str | None = None,
+    scoring: str = "sacrebleu",
     device: str | None = None,
     precision: str = "float32",
     on_progress: Callable[[int], object] | None = None,
     split: str | None = None,
+    test_set: str | None = None,
     **decoding: Any,
 ) -> dict[str, Any]:
     """Translate a test set with a saved or Hub model and score it, as `evaluate_hypotheses` does.
 
-    `target_lang` comes from the model's config where it is not given. `split` says which one of its run's corpus the
-    sentences are, for the model's card. `decoding` are the settings of `translation.translate`; those left out are the
-    model's own. `on_progress` gets the number of sentences that each batch finished. Started on several processes
-    (torchrun, accelerate launch), each translates its share; all return the same result and the main one writes the
-    files.
+    `target_lang` comes from the model's config where it is not given. For the result, `split` says which one of its
+    run's corpus the sentences are, `test_set` which one of sacreBLEU's. `decoding` are the settings of
+    `translation.translate`; those left out are the model's own. `on_progress` gets the number of sentences
+    that each batch finished. Started on several processes (torchrun, accelerate launch), each translates its share; all
+    return the same result and the main one writes the files.
     """
     from vanilla_transformer.training.processes import joined_processes
     from vanilla_transformer.training.saved_model import load_model
@@ -272,7 +268,7 @@ def evaluate_model(
     streams = reference_streams(sources, references, what="source lines")
     model, tokenizer = load_model(model_path, device=device, precision=precision)
     target_lang = target_lang or getattr(model.config, "target_lang", None)
-    _scorers(target_lang, metrics, lowercase_tokenized, tokenize)
+    _scorers(target_lang, metrics, lowercase_tokenized, tokenize, scoring)
     if output_dir is not None:
         _require_writable(Path(output_dir), name)
     start = time.perf_counter()
@@ -285,6 +281,7 @@ def evaluate_model(
         # Says which model the scores are of, wherever the folder is moved to.
         **({"weights_sha256": sha256(weights)} if weights.is_file() else {}),
         **({"split": split} if split else {}),
+        **({"test_set": test_set} if test_set else {}),
         "source_lang": getattr(model.config, "source_lang", None),
         "source_sha256": _sha256(sources),
         "decoding": decoding_settings(model, **decoding),
@@ -296,7 +293,7 @@ def evaluate_model(
     }
     folder = output_dir if state.is_main_process else None
     return evaluate_hypotheses(
-        hypotheses, streams, target_lang, folder, name, metrics, lowercase_tokenized, tokenize, details
+        hypotheses, streams, target_lang, folder, name, metrics, lowercase_tokenized, tokenize, scoring, details
     )
 
 

@@ -58,6 +58,7 @@ def evaluate_final(run: RunFolder, recipe: Recipe, accelerator: Accelerator, tes
         metrics=evaluation.metrics,
         lowercase_tokenized=evaluation.lowercase_tokenized,
         tokenize=evaluation.tokenize,
+        scoring=evaluation.scoring,
         split="test",
         **decoding_options(recipe.generation),
     )

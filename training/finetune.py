@@ -190,6 +190,7 @@ def _scores(
         name=name,
         metrics=recipe.evaluation.metrics,
         lowercase_tokenized=recipe.evaluation.lowercase_tokenized,
+        scoring=recipe.evaluation.scoring,
         tokenize=recipe.evaluation.tokenize,
         split=split,
     )

@@ -22,7 +22,8 @@ FREE_KEYS = (
     *("training.activation_checkpointing", "generation.", "tracking."),
     *("training.max_skipped_in_a_row", "training.process_timeout_minutes"),
     *("finetuning.epochs", "finetuning.max_steps", "finetuning.eval_every", "finetuning.patience"),
-    *("evaluation.metrics", "evaluation.lowercase_tokenized", "evaluation.tokenize", "evaluation.dev_limit"),
+    *("evaluation.metrics", "evaluation.lowercase_tokenized", "evaluation.scoring"),
+    *("evaluation.tokenize", "evaluation.dev_limit"),
     *("data.corpus", "data.name", "data.revision", "data.train", "data.dev", "data.test", "tokenizer.path"),
 )
 

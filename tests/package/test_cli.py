@@ -77,6 +77,9 @@ def test_version(cli):
         (["evaluate", "m", "--reference", "r"], "evaluate needs --reference"),
         (["evaluate", "m", "--source", "s", "--hypotheses", "h", "--reference", "r"], "evaluate needs --reference"),
         (["evaluate", "--source", "s", "--hypotheses", "h", "--reference", "r"], "evaluate needs --reference"),
+        (["evaluate", "m", "--source", "s", "--testset", "wmt14"], "evaluate needs --reference"),
+        (["evaluate", "m", "--reference", "r", "--testset", "wmt14"], "evaluate needs --reference"),
+        (["evaluate", "m", "--testset", "wmt14"], "--testset and --language-pair belong together"),
     ],
 )
 def test_wrong_usage_is_exit_2_and_one_message(cli, arguments: list[str], part: str, tmp_path, monkeypatch):
