@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from vanilla_transformer.cli_attention import attention_command
+from vanilla_transformer.cli_compare import compare_command
 from vanilla_transformer.cli_convert import convert_command
 from vanilla_transformer.cli_evaluate import evaluate_command
 from vanilla_transformer.cli_finetune import finetune_command
@@ -97,6 +98,7 @@ def prepare(recipe: RecipeArgument, output_dir: RunOption, set_: SetOption = Non
 app.command("train")(train_command)
 app.command("finetune")(finetune_command)
 app.command("attention")(attention_command)
+app.command("compare")(compare_command)
 app.command("convert")(convert_command)
 app.command("push")(push_command)
 

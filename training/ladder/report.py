@@ -1,4 +1,4 @@
-"""What the finished cells in a folder say: ladder.md with plots/*.png, the page ladder.html, and tables in ladder.json."""
+"""What the finished cells in a folder say: ladder.md with plots/*.png, ladder.html, and the tables in ladder.json."""
 
 import dataclasses
 import importlib
