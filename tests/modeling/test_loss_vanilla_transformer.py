@@ -1,4 +1,4 @@
-"""The chunked loss against its definition over full logits, in float64."""
+"""The blockwise loss against its definition over full logits, in float64."""
 
 import pytest
 import torch
@@ -39,17 +39,29 @@ def copies(tensors):
     return [None if t is None else t.detach().double().requires_grad_() for t in tensors]
 
 
-@pytest.fixture(params=[3 * N, 1, 1 << 20], ids=["chunks-of-3", "chunks-of-1", "one-chunk"])
-def chunk(request, monkeypatch):
-    """37 tokens in chunks of 3 leave one over; a chunk smaller than the vocabulary still holds one token."""
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_LOGITS", request.param)
+@pytest.fixture(params=[(3, 3), (1, 1), (12, 5), (1000, 2), (1000, 1000)], ids="blocks-{0[0]}-slices-{0[1]}".format)
+def blocks(request, monkeypatch):
+    """37 tokens in blocks of at most 3 leave one over; a block smaller than the vocabulary still holds one token."""
+    block, rows = request.param
+    monkeypatch.setattr(loss_vanilla_transformer, "BLOCK_LOGITS", block * N if block > 1 else 1)
+    monkeypatch.setattr(loss_vanilla_transformer, "SLICE_LOGITS", rows * N if rows > 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("length", "limit", "sizes"),
+    [(37, 12, [10, 10, 10, 7]), (12, 12, [12]), (13, 12, [7, 6]), (5, 0, [1] * 5), (0, 12, []), (3, 1000, [3])],
+)
+def test_slices_are_few_even_and_cover_everything(length, limit, sizes):
+    slices = loss_vanilla_transformer._even_slices(length, limit)
+    assert [len(range(length)[part]) for part in slices] == sizes
+    assert [row for part in slices for row in range(length)[part]] == list(range(length))
 
 
 @pytest.mark.parametrize("over", ["vocabulary", "others"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("ignored", [0, 5], ids=["", "ignored"])
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-def test_loss_and_gradients_are_the_definition(chunk, over, epsilon, ignored, bias):
+def test_loss_and_gradients_are_the_definition(blocks, over, epsilon, ignored, bias):
     tensors, labels = inputs(bias)
     labels[:: M // ignored if ignored else M + 1] = -100 if ignored else labels[0]
     plain = copies(tensors)
@@ -63,7 +75,7 @@ def test_loss_and_gradients_are_the_definition(chunk, over, epsilon, ignored, bi
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-11, atol=1e-12)
 
 
-def test_extreme_logits_stay_exact(chunk):
+def test_extreme_logits_stay_exact(blocks):
     """Probabilities that underflow in float64: here log p is the label's distance to the largest logit."""
     tensors, labels = inputs(bias=False, scale=3000.0)
     loss = smoothed_cross_entropy(*tensors, labels, 0.1, "vocabulary")
@@ -77,7 +89,7 @@ def test_extreme_logits_stay_exact(chunk):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_low_precision_stays_near_float64(chunk, dtype):
+def test_low_precision_stays_near_float64(blocks, dtype):
     """bfloat16 rounds each number by up to 2^-9: the loss keeps to 1 %, gradients to 2 % of their largest entry."""
     tensors, labels = inputs(dtype=dtype)
     plain = copies(tensors)
@@ -94,7 +106,7 @@ def test_low_precision_stays_near_float64(chunk, dtype):
         assert error < gradient_tolerance
 
 
-def test_autocast_to_bfloat16_stays_near_float64(chunk):
+def test_autocast_to_bfloat16_stays_near_float64(blocks):
     tensors, labels = inputs(dtype=torch.float32)
     plain = copies(tensors)
     with torch.autocast("cpu", torch.bfloat16):
@@ -108,7 +120,7 @@ def test_autocast_to_bfloat16_stays_near_float64(chunk):
         assert (ours.grad - theirs.grad).abs().max() / theirs.grad.abs().max() < 2e-2
 
 
-def test_gradients_reach_only_what_asks_for_them(chunk):
+def test_gradients_reach_only_what_asks_for_them(blocks):
     (hidden, weight, bias), labels = inputs()
     smoothed_cross_entropy(hidden.detach(), weight, bias.detach(), labels, 0.1).backward()
     frozen = copies((hidden, weight, bias))
@@ -185,8 +197,8 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_the_logits_of_all_tokens_never_exist(monkeypatch, training):
-    vocabulary, chunk = 2000, 10_000
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_LOGITS", chunk)
+    vocabulary, block = 2000, 10_000
+    monkeypatch.setattr(loss_vanilla_transformer, "BLOCK_LOGITS", block)
     model = small_model(vocab_size=vocabulary, output_bias=True).train(training)
     batch = {"input_ids": random_tokens(8, 10), "labels": random_tokens(8, 25)}
     with LargestTensor() as largest, torch.set_grad_enabled(training):
@@ -194,16 +206,16 @@ def test_the_logits_of_all_tokens_never_exist(monkeypatch, training):
         if training:
             loss.backward()
     # The largest is the embedding matrix (or its gradient); 200 tokens of logits would be 12 times that.
-    assert chunk <= largest.elements <= vocabulary * 16 < 8 * 25 * vocabulary
+    assert block <= largest.elements <= vocabulary * 16 < 8 * 25 * vocabulary
 
 
 def test_no_gradient_is_computed_where_none_is_asked(monkeypatch):
     """Validation costs a forward pass: nothing of the size of the weight's gradient is made without grad mode."""
     (hidden, weight, bias), labels = inputs()
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_LOGITS", 2 * N)
+    monkeypatch.setattr(loss_vanilla_transformer, "BLOCK_LOGITS", 2 * N)
     with torch.no_grad(), LargestTensor() as largest:
         smoothed_cross_entropy(hidden, weight, bias, labels, 0.1)
-    assert largest.elements == 2 * N  # a chunk of logits; the weight's gradient would have 400, the hidden states' 296
+    assert largest.elements == 2 * N  # a block of logits; the weight's gradient would have 400, the hidden states' 296
 
 
 @pytest.mark.parametrize("over", ["vocabulary", "others"])
