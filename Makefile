@@ -11,7 +11,7 @@ PYTEST ?=
 TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib64/libtcmalloc_minimal.so.4))
 WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
-.PHONY: quickstart test lint type wheel hf-suite walkthrough
+.PHONY: quickstart test lint type wheel hf-suite walkthrough bench-train
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
@@ -46,6 +46,10 @@ hf-suite: .venv/ready-dev
 # A new user's way from an empty folder, about ten minutes; docs/guide/walkthrough.md is its transcript.
 walkthrough: .venv/ready-dev
 	$(BIN)/python docs/guide/make_walkthrough.py
+
+# Training speed beside every peer, each in .bench/NAME, about twenty minutes; benchmarks/results/bench_train.md.
+bench-train: .venv/ready
+	$(WITH_TCMALLOC) $(BIN)/python benchmarks/bench_train.py
 
 # setuptools copies whatever an older build left in build/ into the wheel.
 wheel: .venv/ready
