@@ -61,6 +61,7 @@ def test_it_holds_only_the_package_and_all_of_it(wheel: Path):
     assert {name for name in names if name.startswith("vanilla_transformer/")} == modules | {
         "vanilla_transformer/py.typed",
         "vanilla_transformer/training/model_card.md",
+        "vanilla_transformer/training/ladder/pronoun_sentences.yaml",
     }
     assert f"{info}licenses/LICENSE" in names
 
