@@ -27,9 +27,11 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .decoding_vanilla_transformer import hooked
 from .dropout_vanilla_transformer import Dropout
-from .generation_vanilla_transformer import PaperGenerationMixin, paper_generation_config, prompt_mask
+from .generation_vanilla_transformer import paper_generation_config, prompt_mask
 from .loss_vanilla_transformer import SmoothedLoss, shifted_right
+from .quick_search_vanilla_transformer import QuickGenerationMixin
 
 if TYPE_CHECKING:  # never imported here; the line makes save_pretrained ship the pipeline's file
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
@@ -517,7 +519,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
 
 
-class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, PaperGenerationMixin):
+class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, QuickGenerationMixin):
     """The translation model: the Transformer with its softmax over the vocabulary (section 3.4)."""
 
     # Trainer then passes num_items_in_batch, so that accumulation and several processes equal one large batch.
@@ -615,6 +617,21 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def _decodes_by_steps(self) -> bool:
+        # Not for what others have put in a module's place or around it, nor off a CPU, where nobody has measured it.
+        ours = (DecoderLayer, MultiHeadAttention, FeedForward, Residual)
+        parts = [part for layer in self.model.decoder.layers for part in (layer, *layer.children())]
+        return (
+            type(self).forward is VanillaTransformerForConditionalGeneration.forward
+            and not self.training
+            and self.device.type == "cpu"
+            and self.config._attn_implementation in ("eager", "sdpa")
+            and type(self.model) is VanillaTransformerModel
+            and type(self.model.decoder) is Decoder
+            and all(type(part) in ours for part in parts)
+            and not any(hooked(module) for module in self.modules())
         )
 
     def _expand_inputs_for_generation(
