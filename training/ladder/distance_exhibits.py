@@ -26,8 +26,16 @@ def accuracy_table(rows: Sequence[Row], column: str, title: str, unit: str, note
     return Table(title, ["system", "seeds", *(f"{unit} = {k}" for k in distances)], lines, f"{note} {INTERVALS}")
 
 
-def accuracy_plot(rows: Sequence[Row], column: str, name: str, title: str, x_label: str, chance: float) -> Plot:
-    """A line a system with the range of its seeds, and a dashed one at chance."""
+def accuracy_plot(
+    rows: Sequence[Row],
+    column: str,
+    name: str,
+    title: str,
+    x_label: str,
+    chance: float,
+    places: Mapping[int, float] | None = None,
+) -> Plot:
+    """A line a system with the range of its seeds, and a dashed one at chance; `places` are the distances' x."""
     by_system = counted(rows)
     series = []
     for system, trainings in by_system.items():
@@ -35,9 +43,9 @@ def accuracy_plot(rows: Sequence[Row], column: str, name: str, title: str, x_lab
         shares = [[_at(row, column, k)["right"] / _at(row, column, k)["asked"] for row in trainings] for k in distances]
         means = [fmean(of_seeds) for of_seeds in shares]
         spread = [max(abs(one - y) for one in of_seeds) for of_seeds, y in zip(shares, means, strict=True)]
-        series.append(Series(system, distances, means, spread))
+        series.append(Series(system, [places[k] if places else k for k in distances], means, spread))
     if distances := _distances(by_system, column):
-        ends = [distances[0], distances[-1]]
+        ends = [places[k] if places else k for k in (distances[0], distances[-1])]
         series.append(Series("chance", ends, [chance, chance], is_reference=True))
     note = "Mean over the seeds; the bars reach as far as the seed that is furthest from it."
     return Plot(name, title, x_label, "share of right answers", series, log_x=True, note=note)

@@ -26,14 +26,14 @@ class PronounStudy:
 
     training: ShortTraining = field(default_factory=lambda: ShortTraining(parameters=100_000, updates=2000))
     # Sentences about other things between the one that names two people and the one with the pronoun.
-    distances: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32])
+    distances: list[int] = field(default_factory=lambda: [0, 1, 2, 4, 8, 16])
     # Test questions at each distance in each language, about pairs of people that no training story has.
     questions: int = 400
 
     def problems(self) -> list[str]:
         found = [] if self.questions >= 1 else [f"questions = {self.questions}: must be at least 1"]
-        if not self.distances or len(set(self.distances)) < len(self.distances) or min(self.distances) < 1:
-            found.append(f"distances = {self.distances}: name at least one, none twice, each at least 1")
+        if not self.distances or len(set(self.distances)) < len(self.distances) or min(self.distances) < 0:
+            found.append(f"distances = {self.distances}: name at least one, none twice, each at least 0")
         return found
 
     def tasks(self) -> dict[str, PronounTask]:
@@ -81,11 +81,15 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
-    """Accuracy against distance in each language."""
+    """Accuracy against a source's tokens in each language."""
     if not any("learning_rate" in row for row in rows):
         return []
-    label = "k, sentences between the names and the pronoun"
-    return [
-        accuracy_plot(rows, language, language, f"Who is he? {name}", label, _CHANCE)
-        for language, name in _NAMES.items()
-    ]
+    lengths = next(row["lengths"] for row in rows if "lengths" in row)
+    label = "tokens of the source, on the mean, with {} sentences between the names and the pronoun"
+    made = []
+    for language, name in _NAMES.items():
+        distances = [one["distance"] for one in next(row[language] for row in rows if language in row)]
+        x_label = label.format(", ".join(map(str, distances)))
+        places = dict(zip(distances, lengths[language], strict=True))
+        made.append(accuracy_plot(rows, language, language, f"Who is he? {name}", x_label, _CHANCE, places))
+    return made
