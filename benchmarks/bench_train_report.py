@@ -41,7 +41,7 @@ GFLOP/s of this machine's products: {limits}.
 |---|---|---|---|---|---|---|
 {rows}
 
-{goals}{absent}"""
+{goals}{missing}"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _model(name: str, model: dict[str, Any]) -> str:
         f"{model['gflops']['bfloat16'][layer]['all']:.0f} in bfloat16"
         for layer in model["gflops"]["float32"]
     ]
-    absent = "".join(f"\nNot measured: {side}: {reason}\n" for side, reason in model["absent"].items())
+    missing = "".join(f"\nNot measured: {side}: {reason}\n" for side, reason in model["absent"].items())
     return MODEL.format(
         **model | model["model"],
         name=name,
@@ -94,7 +94,7 @@ def _model(name: str, model: dict[str, Any]) -> str:
         limits="; ".join(rates),
         rows="\n".join(_row(side, model) for side in model["sides"]),
         goals="".join(f"- {line}\n" for line in goal_lines(name, model)),
-        absent=absent,
+        missing=missing,
     )
 
 

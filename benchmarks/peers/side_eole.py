@@ -51,6 +51,7 @@ class Eole(Side):
     def prepare(self, batch: Batch) -> dict[str, Any]:
         target = torch.cat([batch.inputs[:, :1], batch.labels], 1)
         tensors = {"src": batch.source, "tgt": target, "srclen": batch.mask.sum(1)}
+        tensors |= {"cid": ["corpus"] * len(target), "cid_line_number": [0] * len(target)}
         return tensors | {"images": None, "prefix_len": None, "tokens": batch.target_tokens}
 
     def loss(self, variant: str, batch: Batch) -> float:

@@ -43,7 +43,7 @@ class JoeyNMT(Side):
             model_dir=folder,
             device=torch.device("cpu"),
             autocast={"device_type": "cpu", "enabled": False},
-            train_args=_training(setup, folder),
+            train_args=_training(setup),
             dev_args=None,
         )
 
@@ -96,11 +96,10 @@ def _model(setup: Setup) -> dict[str, Any]:
     return initial | {"tied_embeddings": True, "tied_softmax": True, "encoder": side, "decoder": side}
 
 
-def _training(setup: Setup, folder: Path) -> TrainConfig:
+def _training(setup: Setup) -> TrainConfig:
     """The section `training`; what is not named here plays no part in a step."""
     fields = dict.fromkeys(TrainConfig._fields)
     fields |= {
-        "model_dir": folder,
         "optimizer": "adam",
         "adam_betas": BETAS,
         "learning_rate": LEARNING_RATE,
@@ -108,6 +107,9 @@ def _training(setup: Setup, folder: Path) -> TrainConfig:
         "label_smoothing": setup.label_smoothing,
         "normalization": "tokens",
         "batch_multiplier": 1,
+        "scheduling": "noam",  # it insists on one; a step here leaves the rate as it is
+        "learning_rate_factor": 1,
+        "learning_rate_warmup": 4000,
         "minimize_metric": True,
     }
     return TrainConfig(**fields)

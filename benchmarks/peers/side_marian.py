@@ -15,9 +15,17 @@ class Marian(Side):
 
     def __init__(self, setup: Setup):
         self.model = MarianMTModel.from_pretrained(f"{setup.weights}/marian", dtype=torch.float32)
+        for name, parameter in self.model.named_parameters():
+            if "embed_positions" in name:  # sinusoids, which transformers 5 would train
+                parameter.requires_grad_(False)
         self._smoother = LabelSmoother(epsilon=setup.label_smoothing)
         self._adam = torch.optim.AdamW(
-            self.model.parameters(), LEARNING_RATE, BETAS, EPSILON, weight_decay=0.0, fused=True
+            [each for each in self.model.parameters() if each.requires_grad],
+            LEARNING_RATE,
+            BETAS,
+            EPSILON,
+            weight_decay=0.0,
+            fused=True,
         )
 
     def prepare(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -39,7 +47,7 @@ class Marian(Side):
         if self.model.config._attn_implementation != attention:
             self.model.set_attn_implementation(attention)
         inputs = dict(prepared)
-        labels = {"labels": inputs.pop("labels")}
+        labels = inputs.pop("labels")
         with computing_in(precision):
             return self._smoother(self.model(**inputs, use_cache=False), labels)
 

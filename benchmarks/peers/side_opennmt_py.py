@@ -1,17 +1,23 @@
 """OpenNMT-py: its Trainer takes the training step, with its model, its loss and the Adam it builds."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
-import onmt.opts
-import pyonmttok
-import torch
-from onmt.model_builder import build_model
-from onmt.trainer import Trainer
-from onmt.utils import Statistics
-from onmt.utils.loss import LossCompute
-from onmt.utils.optimizers import Optimizer
-from onmt.utils.parse import ArgumentParser
-from worker import BOS, EOS, PAD, UNK, Batch, Setup, Side, computing_in, serve
+# OpenNMT-py imports them for cleaning text, which plays no part here.
+for absent in ("spacy", "fasttext"):
+    sys.modules[absent] = ModuleType(absent)
+
+import onmt.opts  # noqa: E402
+import pyonmttok  # noqa: E402
+import torch  # noqa: E402
+from onmt.model_builder import build_model  # noqa: E402
+from onmt.trainer import Trainer  # noqa: E402
+from onmt.utils import Statistics  # noqa: E402
+from onmt.utils.loss import LossCompute  # noqa: E402
+from onmt.utils.optimizers import Optimizer  # noqa: E402
+from onmt.utils.parse import ArgumentParser  # noqa: E402
+from worker import BOS, EOS, PAD, UNK, Batch, Setup, Side, computing_in, serve  # noqa: E402
 
 NAMES = {UNK: "<unk>", PAD: "<blank>", BOS: "<s>", EOS: "</s>"}
 

@@ -98,7 +98,7 @@ class Side:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "parameters": sum(each.numel() for each in self.model.parameters() if each.requires_grad),
             "versions": {name: version(name) for name in self.packages},
             "threads": torch.get_num_threads(),
         }
