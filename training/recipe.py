@@ -208,13 +208,16 @@ def _with_found_corpus(data: DataConfig, folder: Path, problems: list[str]) -> D
 
 
 def _with_found_tokenizer(tokenizer: TokenizerConfig, folder: Path, problems: list[str]) -> TokenizerConfig:
-    if tokenizer.path is None:
-        return tokenizer
-    found = _find(tokenizer.path, folder)
-    if found is None:
-        problems.append(f"tokenizer.path = {tokenizer.path}: no such folder ({_places(tokenizer.path, folder)})")
-        return tokenizer
-    return dataclasses.replace(tokenizer, path=found)
+    for key, kind in (("path", "folder"), ("codes", "file")):
+        name = getattr(tokenizer, key)
+        if name is None:
+            continue
+        found = _find(name, folder)
+        if found is None:
+            problems.append(f"tokenizer.{key} = {name}: no such {kind} ({_places(name, folder)})")
+        else:
+            tokenizer = dataclasses.replace(tokenizer, **{key: found})
+    return tokenizer
 
 
 def _find(name: str, folder: Path, langs: tuple[str, ...] = ()) -> str | None:

@@ -66,9 +66,15 @@ class TokenizerConfig:
     path: str | None = None
     # bpe: byte-pair encoding of raw text; words: text that is segmented already, one token per space-separated word.
     type: Literal["bpe", "words"] = "bpe"
+    # Merges that subword-nmt has learned, plain or .gz, in the place of merges of our own; for text whose words are
+    # separated by spaces. They decide the size; vocab_size then only sizes the model of a dry run.
+    codes: str | None = None
 
     def problems(self) -> list[str]:
-        return _below(self, 5, "vocab_size")
+        found = _below(self, 5, "vocab_size")
+        if self.codes is not None and (self.path is not None or self.type == "words"):
+            found.append(f"codes = {self.codes}: belongs to type = bpe, and to no tokenizer that is trained already")
+        return found
 
 
 @dataclass(frozen=True)

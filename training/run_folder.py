@@ -24,7 +24,8 @@ FREE_KEYS = (
     *("finetuning.epochs", "finetuning.max_steps", "finetuning.eval_every", "finetuning.patience"),
     *("evaluation.metrics", "evaluation.lowercase_tokenized", "evaluation.scoring"),
     *("evaluation.tokenize", "evaluation.dev_limit"),
-    *("data.corpus", "data.name", "data.revision", "data.train", "data.dev", "data.test", "tokenizer.path"),
+    *("data.corpus", "data.name", "data.revision", "data.train", "data.dev", "data.test"),
+    *("tokenizer.path", "tokenizer.codes"),
 )
 
 _ADVICE = "Make room, mend it or choose another one."

@@ -17,7 +17,7 @@ CHINESE = ["连接到设备。", "设备已连接到WiFi网络", "设备名称",
 
 
 def config(vocab_size=340, kind="bpe"):
-    return SimpleNamespace(vocab_size=vocab_size, path=None, type=kind)
+    return SimpleNamespace(vocab_size=vocab_size, path=None, type=kind, codes=None)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ letters = "abcdefghijklmnopqrstuvwxyz"
 texts = [a + b + " " + b + a for a in letters for b in letters] * 3
 texts += [chr(0x4E00 + i) * 2 for i in range(600)]
 for kind, size in (("bpe", 1000), ("words", 500)):
-    train_tokenizer(texts, SimpleNamespace(vocab_size=size, type=kind)).save_pretrained(f"{sys.argv[1]}/{kind}")
+    train_tokenizer(texts, SimpleNamespace(vocab_size=size, type=kind, codes=None)).save_pretrained(f"{sys.argv[1]}/{kind}")
 """
     files = []
     for run in ("1", "2"):
