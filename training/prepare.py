@@ -124,6 +124,8 @@ def _fingerprint(recipe: "Recipe", corpus: Corpus) -> str:
         content["stream"] = [recipe.data.corpus, recipe.data.name, recipe.data.revision, recipe.data.train]
     if recipe.tokenizer.path is None:
         content["tokenizer"] = [recipe.tokenizer.type, recipe.tokenizer.vocab_size]
+        if recipe.tokenizer.codes is not None:
+            content["tokenizer"].append(sha256(Path(recipe.tokenizer.codes)))
     else:
         files = sorted(file for file in Path(recipe.tokenizer.path).iterdir() if file.is_file())
         content["tokenizer"] = [[file.name, sha256(file)] for file in files]

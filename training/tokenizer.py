@@ -17,6 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vanilla_transformer.configuration.errors import CorpusError, UsageError, problems_error
+from vanilla_transformer.training.bpe_codes import codes_backend
 
 if TYPE_CHECKING:
     from vanilla_transformer.training.recipe_sections import TokenizerConfig
@@ -49,14 +50,15 @@ def train_tokenizer(texts: Iterable[str], config: "TokenizerConfig") -> PreTrain
     """Learn a vocabulary of `config.vocab_size` entries from the lines of both languages; same lines, same vocabulary.
 
     `texts` is read twice: an iterator is held in memory, a list or a data set's column is not copied. A corpus with too
-    few repeated pieces gives a smaller vocabulary, with a warning. Raises CorpusError where there is no text, and
-    UsageError where `vocab_size` has no room for the special tokens, the 256 bytes and the characters.
+    few repeated pieces gives a smaller vocabulary, with a warning; `config.codes` decide their own size. Raises
+    CorpusError where there is no text, and UsageError where `vocab_size` has no room for the special tokens, the 256
+    bytes and the characters.
     """
     if iter(texts) is texts:
         texts = list(texts)
-    backend = _train_words(texts, config.vocab_size) if config.type == "words" else _train_bpe(texts, config.vocab_size)
+    backend = _backend(texts, config)
     reached = backend.get_vocab_size()
-    if reached < config.vocab_size:
+    if config.codes is None and reached < config.vocab_size:
         logger.warning(
             "tokenizer.vocab_size = %d: the corpus gives only %d entries, which the model will use",
             config.vocab_size,
@@ -76,6 +78,12 @@ def train_tokenizer(texts: Iterable[str], config: "TokenizerConfig") -> PreTrain
         # A `</s>` that somebody wrote in a text is text.
         split_special_tokens=True,
     )
+
+
+def _backend(texts: Iterable[str], config: "TokenizerConfig") -> tokenizers.Tokenizer:
+    if config.codes is not None:
+        return codes_backend(texts, config.codes, SPECIAL_TOKENS)
+    return (_train_words if config.type == "words" else _train_bpe)(texts, config.vocab_size)
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
