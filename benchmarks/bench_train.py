@@ -1,7 +1,7 @@
 """Training speed beside every peer: make bench-train, about twenty minutes on two cores.
 
     python benchmarks/bench_train.py                # writes benchmarks/results/bench_train.json and .md
-    python benchmarks/bench_train.py --quick        # two minutes, every side runs, nothing is written
+    python benchmarks/bench_train.py --quick        # two minutes: whether every side runs; nothing is written
 
 Each side is a process that stays alive, in the environment of its peer (peer_environments.py makes those in .bench).
 All get the same batches of real text, the same dropout, label smoothing and Adam, and where a copy is cheap the same
@@ -234,12 +234,13 @@ class Measurement:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small batches, two rounds: whether every side runs")
-    parser.add_argument("--only", choices=RUNS, help="one of the models; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="small batches, two rounds")
+    parser.add_argument("--only", choices=RUNS, help="one of the models")
     parser.add_argument(
         "--data", type=Path, default=Path(os.environ.get("SHARED_DATA", ROOT.parent / "shared" / "data"))
     )
     parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="where peers are installed")
+    parser.add_argument("--output", type=Path, help="write the result here; default for the whole: results/")
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()
     began, seconds, results = time.perf_counter(), {}, {}
@@ -265,10 +266,10 @@ def main() -> None:
         "seconds": seconds | {"all": round(time.perf_counter() - began, 1)},
         "results": results,
     }
+    if output := arguments.output or (None if arguments.quick or arguments.only else RESULT):
+        write_json(output, result)
+        write_text(output.with_suffix(".md"), report(result))
     print(report(result))
-    if not (arguments.quick or arguments.only):
-        write_json(RESULT, result)
-        write_text(RESULT.with_suffix(".md"), report(result))
 
 
 if __name__ == "__main__":
