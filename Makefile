@@ -11,7 +11,7 @@ PYTEST ?=
 TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib64/libtcmalloc_minimal.so.4))
 WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
-.PHONY: quickstart test lint type wheel hf-suite walkthrough bench-train
+.PHONY: quickstart test lint type wheel hf-suite walkthrough results bench-train
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
@@ -42,6 +42,11 @@ type: .venv/ready-dev
 # transformers' own tests against our classes, from its source distribution; benchmarks/results/hf_suite.json.
 hf-suite: .venv/ready-dev
 	$(BIN)/python benchmarks/hf_suite.py
+
+# benchmarks/results.md and the README's tables from the result files, which are scored again first.
+results: .venv/ready
+	$(BIN)/python benchmarks/rescore.py
+	$(BIN)/python benchmarks/render.py
 
 # A new user's way from an empty folder, about ten minutes; docs/guide/walkthrough.md is its transcript.
 walkthrough: .venv/ready-dev

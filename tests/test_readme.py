@@ -1,8 +1,5 @@
 """The README's code runs as it stands, its recipes load, and what it says about the command line is true."""
 
-import hashlib
-import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -70,24 +67,3 @@ def test_the_error_shown_is_the_error_given(tmp_path: Path):
     with pytest.raises(UsageError) as caught:
         load_recipe(recipe)
     assert str(caught.value) in README
-
-
-def test_the_results_are_those_of_the_result_files():
-    spec = importlib.util.spec_from_file_location("record", ROOT / "benchmarks" / "record.py")
-    record = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(record)
-    [shown] = re.findall(r"<!-- results -->\n(.*?)\n<!-- /results -->", README, flags=re.DOTALL)
-    assert shown == record.table()
-
-
-# Other benchmarks leave results without hypotheses.
-HYPOTHESES = sorted((ROOT / "benchmarks" / "results").glob("*.hypotheses.txt"))
-
-
-@pytest.mark.parametrize("path", HYPOTHESES, ids=lambda path: path.name)
-def test_a_result_is_of_the_hypotheses_beside_it(path: Path):
-    result = path.with_name(path.name.replace(".hypotheses.txt", ".json"))
-    result = json.loads(result.read_text(encoding="utf-8"))["test"]
-    hypotheses = path.read_bytes()
-    assert hashlib.sha256(hypotheses).hexdigest() == result["sha256"]["hypotheses"]
-    assert hypotheses.count(b"\n") == result["sentences"]

@@ -43,7 +43,7 @@ def test_the_committed_figures_come_out_again(overlap, shared_data):
 
 def test_the_figures_agree_with_the_data_sets_notes():
     # multi30k/SOURCE.md: one English sentence of val also occurs in train, none of test2016 and mscoco; the one of
-    # test2017 that it counts differs in punctuation, which is not folded here.
+    # test2017 that it counts writes wetsuit as two words.
     found = {row["set"]: row["sources"] for row in ROWS if row["data"] == "multi30k en-de"}
     assert found == {"dev": 1, "test2016": 0, "test2017": 0, "mscoco": 0}
     # tatoeba_en-zh/SOURCE.md: no sentence of either side is shared by two splits
