@@ -80,25 +80,27 @@ def evaluate_command(
     from vanilla_transformer.training.named_test_sets import load_test_set
     from vanilla_transformer.training.text_files import read_lines
 
-    test_set = None
+    # What was translated and compared, for whoever finds the result.
+    details: dict[str, Any]
     if testset is not None and language_pair is not None:
         loaded = load_test_set(testset, language_pair)
         sources, references, target_lang = loaded.sources, loaded.references, target_lang or loaded.target_lang
-        test_set = f"{testset} {language_pair}"
+        details = {"test_set": f"{testset} {language_pair}"}
     else:
         references = [read_lines(path) for path in reference or ()]
         sources = read_lines(source) if source is not None else []
+        details = {"files": {"references": [str(path) for path in reference or ()]}}
+        details["files"] |= {"source": str(source)} if source else {}
     scored: dict[str, Any] = {
         "target_lang": target_lang,
         "output_dir": output_dir,
-        "name": name or (test_set or "test").replace("/", "_").replace(" ", "."),
+        "name": name or details.get("test_set", "test").replace("/", "_").replace(" ", "."),
         "metrics": metric or ("bleu", "chrf", "ter"),
         "lowercase_tokenized": lowercase_tokenized,
         "tokenize": tokenize,
         "scoring": scoring,
     }
     if hypotheses is not None:
-        details = {"test_set": test_set} if test_set else {}
         result = evaluate_hypotheses(read_lines(hypotheses), references, **scored, details=details)
     elif model is not None:
         decoding: dict[str, Any] = {
@@ -113,7 +115,7 @@ def evaluate_command(
                 references,
                 **scored,
                 **decoding,
-                test_set=test_set,
+                details=details,
                 precision=precision,
                 device=device,
                 on_progress=bar.update,

@@ -248,13 +248,13 @@ def evaluate_model(
     precision: str = "float32",
     on_progress: Callable[[int], object] | None = None,
     split: str | None = None,
-    test_set: str | None = None,
+    details: Mapping[str, Any] | None = None,
     **decoding: Any,
 ) -> dict[str, Any]:
     """Translate a test set with a saved or Hub model and score it, as `evaluate_hypotheses` does.
 
-    `target_lang` comes from the model's config where it is not given. For the result, `split` says which one of its
-    run's corpus the sentences are, `test_set` which one of sacreBLEU's. `decoding` are the settings of
+    `target_lang` comes from the model's config where it is not given. `split` says which one of its run's
+    corpus the sentences are, for the model's card; `details` goes into the result. `decoding` are the settings of
     `translation.translate`; those left out are the model's own. `on_progress` gets the number of sentences
     that each batch finished. Started on several processes (torchrun, accelerate launch), each translates its share; all
     return the same result and the main one writes the files.
@@ -277,11 +277,11 @@ def evaluate_model(
     state = joined_processes()
     weights = Path(model_path) / WEIGHTS
     details = {
+        **(details or {}),
         "model": str(model_path),
         # Says which model the scores are of, wherever the folder is moved to.
         **({"weights_sha256": sha256(weights)} if weights.is_file() else {}),
         **({"split": split} if split else {}),
-        **({"test_set": test_set} if test_set else {}),
         "source_lang": getattr(model.config, "source_lang", None),
         "source_sha256": _sha256(sources),
         "decoding": decoding_settings(model, **decoding),
