@@ -1,9 +1,11 @@
 """Dropout that is not the slowest part of training on a CPU.
 
 torch draws one random number an element, on one thread; that took a fifth of a small model's training step. Here 64
-random bits decide four elements. Ships to the Hub beside the weights; imports torch alone.
+random bits decide four elements, and come from a quicker generator that torch's seeds. Ships to the Hub beside the
+weights; imports torch and numpy alone.
 """
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,7 +19,14 @@ class Dropout(nn.Dropout):
         dropped = round(self.p * _LEVELS)
         if not self.training or x.device.type != "cpu" or not 0 < dropped < _LEVELS or torch.compiler.is_compiling():
             return super().forward(x)
-        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-        keep = bits.view(torch.int16)[: x.numel()].view(x.shape).ge(dropped - _LEVELS // 2)
+        keep = _levels(x.numel()).view(x.shape).ge(dropped - _LEVELS // 2)
         # The same factor serves the backward pass.
         return x * keep.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+def _levels(count: int) -> torch.Tensor:
+    """So many random 16-bit integers, every value as likely; one seed of torch's generator gives one sequence."""
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    # Small fast chaotic generator, Doty-Humphrey: a sixth of the time of torch's Mersenne twister.
+    bits = np.random.SFC64(seed).random_raw((count + 3) // 4)
+    return torch.from_numpy(bits.view(np.int16))[:count]
