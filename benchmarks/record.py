@@ -18,6 +18,8 @@ import render
 import yaml
 from result_files import RESULTS, in_shared_data, write_result
 
+from vanilla_transformer.training.named_corpora import NAMES
+
 
 def record(
     run: Path,
@@ -67,9 +69,9 @@ def _test(path: Path, name: str, recipe: dict[str, Any], manifest: dict[str, Any
     if files := test.pop("files", None):
         return test | {"references": [in_shared_data(file) for file in files["references"]]}
     sources = [source["file"] for source in manifest["data"]["sources"] if source["split"] == test["split"]]
-    if len(sources) == 1:  # a named corpus
+    if recipe["data"]["corpus"] in NAMES:
         return test | {"named_corpus": recipe["data"]["corpus"]}
-    return test | {"references": [in_shared_data(sources[1])]}
+    return test | {"references": [in_shared_data(sources[-1])]}  # the target's, of two aligned files
 
 
 if __name__ == "__main__":
