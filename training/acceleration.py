@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, TorchDynamoPlugin
 
 from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.processes import hold_group, process_group, require_all
 from vanilla_transformer.training.recipe import Recipe
 
@@ -32,6 +33,8 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         # cuBLAS reads it when it starts; torch before 2.10 refuses to multiply without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if not torch.accelerator.is_available():
+        keep_freed_memory()
     AcceleratorState._reset_state()  # a second run in one Python process may have another precision
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(),  # said aloud, or torchrun's processes would not find each other
