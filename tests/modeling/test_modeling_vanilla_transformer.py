@@ -8,6 +8,7 @@ from small_models import EOS, random_tokens, small_config, small_model, taught
 from torch import nn
 
 import vanilla_transformer as vt
+from vanilla_transformer.modeling.modeling_vanilla_transformer import Residual, plain_attention
 
 SHARINGS = ["all", "decoder", "none"]
 
@@ -83,9 +84,7 @@ def test_shared_matrices_are_one_storage_also_after_loading(sharing, tmp_path):
     matrices = {"all": 1, "decoder": 2, "none": 3}[sharing]
     others = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and name != "lm_head.weight")
     assert loaded.num_parameters() == matrices * 23 * 16 + others
-    for (name, ours), (other, theirs) in zip(
-        model.state_dict().items(), loaded.state_dict().items(), strict=True
-    ):
+    for (name, ours), (other, theirs) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
         assert name == other and torch.equal(ours, theirs)
 
 
@@ -159,3 +158,35 @@ def test_resizing_leaves_greedy_decoding_as_it_was():
     before = model.generate(source, num_beams=1, max_new_tokens=8)
     model.resize_token_embeddings(40)
     assert torch.equal(model.generate(source, num_beams=1, max_new_tokens=8), before)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_autocast_on_a_cpu_keeps_the_residual_stream_in_the_type_of_the_products(autocast):
+    model = small_model().train()
+    types = set()
+    for module in model.modules():
+        if isinstance(module, Residual):
+            module.register_forward_hook(lambda module, inputs, output: types.add(output.dtype))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = model(input_ids=random_tokens(2, 5), labels=random_tokens(2, 6)).loss
+    loss.backward()
+    assert types == {torch.bfloat16 if autocast else torch.float32}
+    assert loss.dtype == torch.float32
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "training", "plain"),
+    [
+        (torch.float32, 64, True, True),
+        (torch.float32, 65, True, False),  # memory grows with the length, not with its square
+        (torch.float32, 5, False, False),
+        (torch.bfloat16, 500, True, True),
+        (torch.bfloat16, 500, False, False),
+    ],
+)
+def test_where_training_on_a_cpu_attends_by_plain_products(dtype, length, training, plain):
+    attention = small_model(attn_implementation="sdpa").model.encoder.layers[0].self_attention
+    with torch.set_grad_enabled(training):
+        chosen = attention._implementation(torch.zeros(1, 4, length, 4, dtype=dtype), None)
+    assert (chosen is plain_attention) is plain
