@@ -5,7 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from vanilla_transformer.cli_options import BatchTokens, Beams, Device, Json, LengthPenalty, Precision, print_json
+from vanilla_transformer.cli_options import (
+    BatchTokens,
+    Beams,
+    Device,
+    Int8,
+    Json,
+    LengthPenalty,
+    Precision,
+    chosen_precision,
+    print_json,
+)
 from vanilla_transformer.configuration.errors import UsageError
 from vanilla_transformer.training.command import is_main_process
 
@@ -50,6 +60,7 @@ def evaluate_command(
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = 4096,
     precision: Precision = "float32",
+    int8: Int8 = False,
     device: Device = None,
     json_: Json = False,
 ) -> None:
@@ -74,6 +85,7 @@ def evaluate_command(
         )
     if (testset is None) != (language_pair is None):
         raise UsageError("--testset and --language-pair belong together: --testset wmt14/full --language-pair en-de")
+    precision = chosen_precision(precision, int8)
     from tqdm import tqdm
 
     from vanilla_transformer.training.evaluation import evaluate_hypotheses, evaluate_model

@@ -5,6 +5,7 @@ back to pickled weights, and asks at the terminal whether a folder's code may ru
 """
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,8 @@ from vanilla_transformer.training.model_files import is_path, require_model_fold
 from vanilla_transformer.training.processes import joined_processes
 from vanilla_transformer.training.redaction import redacted
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# What weights are loaded as; int8 quantises the linear layers afterwards.
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}
 # Padding of a vocabulary to a multiple of 64 or 128 leaves fewer numbers than this without a token.
 MOST_UNUSED_TOKENS = 256
 
@@ -31,12 +33,16 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A saved or Hub model in evaluation mode and its tokenizer; no code but this package's and transformers' is run.
 
-    `device` defaults to this process's accelerator where there is one, else the CPU. Raises UsageError for a precision
-    or device that does not exist, UserError where the model cannot be loaded whole, where its weights are pickled, or
-    where its tokenizer is not its own.
+    `device` defaults to this process's accelerator where there is one, else the CPU; precision int8, linear layers in
+    8-bit integers, is for the CPU. Raises UsageError for a precision or device that does not exist, UserError where
+    the model cannot be loaded whole, where its weights are pickled, or where its tokenizer is not its own.
     """
     if precision not in PRECISIONS:
         raise UsageError(f"Unknown precision {precision}; choose from {', '.join(PRECISIONS)}.")
+    if precision == "int8":
+        if device not in (None, "cpu"):
+            raise UsageError(f"device = {device}: int8 is for the CPU; leave it out, or take bfloat16.")
+        device = "cpu"
     if device is not None:
         _require_device(device)
     name = os.fspath(model_path)
@@ -57,7 +63,23 @@ def load_model(
         raise _not_loaded(name, error) from error
     if problems := [*weight_problems(model, report), *tokenizer_problems(tokenizer, model)]:
         raise problems_error(f"model {name}", problems, UserError)
-    return model.to(device or joined_processes().device).eval(), tokenizer
+    model = model.to(device or joined_processes().device).eval()
+    return _quantised(model) if precision == "int8" else model, tokenizer
+
+
+def _quantised(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with its linear layers in 8-bit integers: weights by output, activations as they come.
+
+    Embeddings stay as they are, also where the vocabulary layer shares their matrix.
+    """
+    try:
+        from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+    except ImportError:
+        raise UserError(f"torch {torch.__version__} no longer has the 8-bit layers of int8; take bfloat16.") from None
+    with warnings.catch_warnings():
+        # torch announces that torchao will take this over; torchao's products for CPUs want a compiler where they run.
+        warnings.simplefilter("ignore")
+        return quantize_dynamic(model, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
 
 def weight_problems(model: PreTrainedModel, report: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, cast
 
@@ -212,7 +212,7 @@ def _decode(
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
     batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
     generate = cast(Callable[..., torch.Tensor], model.generate)
-    with _evaluating(model):
+    with _evaluating(model), weights_unchanged(model):
         for batch in batches:
             inputs = _padded(model, [source_ids[i] for i in batch])
             start = [[start_id, *prefix_ids[i]] for i in batch]
@@ -344,6 +344,12 @@ def _batches(lengths: Sequence[int], groups: Sequence[int], batch_tokens: int) -
                 continue
         batches.append([i])
     return batches
+
+
+def weights_unchanged(model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Inside, nobody changes the model's weights: our own model packs them for decoding once, not for each batch."""
+    promise = getattr(model, "weights_unchanged", None)
+    return promise() if promise is not None else nullcontext()
 
 
 @contextmanager

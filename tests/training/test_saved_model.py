@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy_training import VOCABULARY, toy_model
 
-from vanilla_transformer.configuration.errors import UserError
+from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.training import saved_model
 from vanilla_transformer.training.recipe import TokenizerConfig
 from vanilla_transformer.training.saved_model import MOST_UNUSED_TOKENS, load_model, tokenizer_problems, weight_problems
@@ -33,6 +33,27 @@ def test_a_saved_model_comes_back_in_evaluation_mode(folder):
         assert torch.equal(loaded, saved)
     assert tokenizer("3 </s>")["input_ids"][-1] == model.config.eos_token_id
     assert load_model(folder, precision="bfloat16")[0].dtype == torch.bfloat16
+
+
+def test_int8_quantises_every_linear_layer_and_the_text_is_nearly_the_same(folder, recwarn):
+    exact, tokenizer = load_model(folder, device="cpu")
+    model, _ = load_model(folder, precision="int8")
+    assert not [module for module in model.modules() if type(module) is torch.nn.Linear]
+    assert not recwarn.list
+    ids = torch.tensor([[5, 6, 7, 2]])
+    with torch.no_grad():
+        wanted, found = (each(ids, decoder_input_ids=ids).logits for each in (exact, model))
+    assert not torch.equal(found, wanted)
+    assert (found - wanted).abs().mean() < 0.05 * wanted.std()
+    # Search by search: the steps of decoding call the quantised layers.
+    steps = model.generate(ids, num_beams=2, max_new_tokens=5, min_new_tokens=5)
+    whole = model.generate(ids, num_beams=2, max_new_tokens=5, min_new_tokens=5, return_dict_in_generate=True)
+    assert torch.equal(steps, whole.sequences)
+
+
+def test_int8_is_for_the_cpu(folder):
+    with pytest.raises(UsageError, match="device = cuda: int8 is for the CPU"):
+        load_model(folder, device="cuda", precision="int8")
 
 
 def test_a_padded_vocabulary_is_the_models_own(tokenizer):

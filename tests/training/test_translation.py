@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.configuration.errors import UsageError, UserError
+from vanilla_transformer.modeling.decoding_vanilla_transformer import DecoderWeights
 from vanilla_transformer.modeling.modeling_vanilla_transformer import PositionLimitError
 from vanilla_transformer.training import translation
 from vanilla_transformer.training.evaluation import evaluate_model
@@ -23,6 +24,7 @@ from vanilla_transformer.training.translation import (
     translate_nbest,
     translate_sharded,
     translate_stream,
+    weights_unchanged,
 )
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -192,6 +194,25 @@ def test_a_stream_is_answered_in_order_and_piecewise(model, tokenizer):
     first = next(answers)
     assert len(read) == 3
     assert [first, *answers] == translate(model, tokenizer, SENTENCES)
+
+
+def test_weights_are_packed_once_for_all_batches(model, tokenizer, monkeypatch):
+    made = []
+
+    def make(self, *arguments, own=DecoderWeights.__init__, **options):
+        made.append(self)
+        own(self, *arguments, **options)
+
+    monkeypatch.setattr(DecoderWeights, "__init__", make)
+    wanted = translate(model, tokenizer, SENTENCES, batch_tokens=8)
+    assert len(made) == 1
+    assert translate(model, tokenizer, SENTENCES) == wanted
+    assert len(made) == 2  # the weights may have changed in between
+    with weights_unchanged(model):
+        assert list(translate_stream(model, tokenizer, SENTENCES, chunk_lines=2)) == wanted
+    assert len(made) == 3
+    with weights_unchanged(torch.nn.Linear(1, 1)):  # a model that promises nothing
+        pass
 
 
 def test_training_goes_on_as_before():
