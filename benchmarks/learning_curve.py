@@ -4,9 +4,9 @@
     python benchmarks/learning_curve.py recipes/lohelp-en-de.yaml --sizes 2000 8000 32000
 
 Everything is chosen on dev: the length penalty of each size (choose_alpha.py) and, by the recipe's validations, when to
-stop. Test is translated once for each size, with what dev chose, and reported. Finished runs are kept, an interrupted
-call goes on; benchmarks/results/NAME.curve.json and .md are written after each size. --smoke runs a minute a size and
-leaves nothing there.
+stop. Test is reported once for each size, with what dev chose. Finished runs are kept, an interrupted call goes on;
+after each size benchmarks/results gets NAME-SIZE.json with its hypotheses, NAME.curve.json and .md, and the tables are
+made anew. --smoke runs a minute a size and leaves nothing there.
 """
 
 import argparse
@@ -14,12 +14,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import render
 from choose_alpha import choose_alpha
+from record import record
 from result_files import DATA, RESULTS, ROOT, in_shared_data, write_result
 from training_runs import SMOKE, evaluate, train
 
 from vanilla_transformer.training.recipe import Recipe, load_recipe
 from vanilla_transformer.training.text_files import read_lines
+
+# The result with the chosen length penalty; training's own, with the recipe's, is called test.
+TEST = "test-chosen"
 
 
 def point(recipe: Recipe, path: Path, run: Path, size: int, smoke: bool) -> dict[str, Any]:
@@ -34,15 +39,14 @@ def point(recipe: Recipe, path: Path, run: Path, size: int, smoke: bool) -> dict
     chosen = json.loads((run / "alpha.json").read_text(encoding="utf-8"))
     source, reference = (folder / f"test.{lang}.gz" for lang in langs)
     options = ("--source", source, "--reference", reference, "--length-penalty", chosen["length_penalty"])
-    evaluate(run, "chosen", *options)
+    evaluate(run, TEST, *options)
     manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    scored = json.loads((run / "results" / "chosen.json").read_text(encoding="utf-8"))
+    scored = json.loads((run / "results" / f"{TEST}.json").read_text(encoding="utf-8"))
     return {
         "pairs": manifest["data"]["counters"]["train"]["kept"],
         "training_minutes": round(manifest["training_seconds"] / 60, 1),
         "chosen_on_dev": chosen,
         "test": {name: {key: score[key] for key in ("score", "signature")} for name, score in scored["scores"].items()},
-        "hypotheses_sha256": scored["sha256"]["hypotheses"],
     }
 
 
@@ -82,12 +86,15 @@ def main(arguments: argparse.Namespace) -> None:
         if not arguments.smoke:
             write_result(RESULTS / f"{name}.curve.json", result)
             (RESULTS / f"{name}.curve.md").write_text(report(result), encoding="utf-8")
+            record(folder / str(size), f"{name}-{size}", name, arguments.remark, command, [TEST])
+            render.main()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", required=True, help="training pairs")
+    parser.add_argument("--remark", help="what a reader must know about these runs")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where the runs lie")
     parser.add_argument("--smoke", action="store_true", help="a minute a size, to see that everything works")
     main(parser.parse_args())

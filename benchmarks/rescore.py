@@ -27,7 +27,7 @@ def rescore(result: dict[str, Any], test: dict[str, Any], folder: Path) -> tuple
     hypotheses = (folder / test["hypotheses_file"]).read_text(encoding="utf-8")
     if hashlib.sha256(hypotheses.encode()).hexdigest() != test["sha256"]["hypotheses"]:
         return [f"{name}: {test['hypotheses_file']} is not the text that was scored"], False
-    streams = _references(result, test)
+    streams = references(result, test)
     if streams is None:
         return [f"{name}: not checked, its references are not here"], None
     hashes = [hashlib.sha256("".join(f"{line}\n" for line in stream).encode()).hexdigest() for stream in streams]
@@ -51,7 +51,8 @@ def rescore(result: dict[str, Any], test: dict[str, Any], folder: Path) -> tuple
     return lines, right
 
 
-def _references(result: dict[str, Any], test: dict[str, Any]) -> list[list[str]] | None:
+def references(result: dict[str, Any], test: dict[str, Any]) -> list[list[str]] | None:
+    """The streams that a test set was compared with; None where they are not on this machine."""
     if "references" in test:
         paths = [DATA / file for file in test["references"]]
         return [read_lines(path) for path in paths] if all(path.exists() for path in paths) else None

@@ -75,8 +75,12 @@ def dry_run(recipe: Recipe, processes: int = 1) -> DryRun:
     if recipe.model.architecture != "vanilla_transformer":
         raise UsageError(f"model.architecture = {recipe.model.architecture}: --dry-run reckons the Transformer only.")
     config = recipe.model.to_config(recipe.tokenizer.vocab_size)
+    # A learned table is asked whether positions are in it, which numbers without values cannot tell; what it keeps for
+    # the backward pass is nothing beside the rest.
+    sinusoids = {"positional_encoding": "sinusoidal", "max_source_positions": None, "max_target_positions": None}
     with torch.device("meta"):
         model = VanillaTransformerModel(config)
+        weighed = VanillaTransformerModel(recipe.model.to_config(recipe.tokenizer.vocab_size, **sinusoids))
     parameters = sum(value.numel() for value in {id(value): value for value in model.parameters()}.values())
     if config.embedding_sharing == "none":
         parameters += config.vocab_size * config.d_model
@@ -98,7 +102,7 @@ def dry_run(recipe: Recipe, processes: int = 1) -> DryRun:
         flops_per_target_token=3 * target,
         flops=total,
         model_bytes=BYTES_A_PARAMETER * parameters,
-        activation_bytes=activation_bytes(model, part, training.precision == "bfloat16"),
+        activation_bytes=activation_bytes(weighed, part, training.precision == "bfloat16"),
         checkpoint_bytes=3 * weights,
         kept_bytes=(training.keep_last + 1) * 3 * weights + 2 * weights,
         hours={name: total / (peak * ASSUMED_SHARE) / 3600 for name, peak in PEAKS.items()},

@@ -61,3 +61,22 @@ def test_references_that_are_not_here_are_said_and_no_failure(rescore, copied, c
     (copied / "reverse.json").write_text(json.dumps(result), encoding="utf-8")
     assert rescore.main(copied) == 0
     assert "reverse test: not checked, its references are not here" in capsys.readouterr().out
+
+
+def test_samples_are_by_chance_and_the_worst(rescore, capsys):
+    from argparse import Namespace
+
+    import samples
+
+    rows = [(f"s{n}", "ein haus", "ein haus" if n else "xyz") for n in range(5)]
+    found = samples.samples(rows, 2)
+    assert found["the worst"][0] == ("s0", "ein haus", "xyz")
+    assert len(found["by chance"]) == 2 and found == samples.samples(rows, 2)
+    samples.main(Namespace(result="reverse", test="test", count=3))
+    page = capsys.readouterr().out
+    assert page.startswith("# reverse: translations of test\n\n## By chance\n")
+    for line in page.splitlines():
+        if line.startswith("| ") and "source" not in line:
+            source, reference, _ = line.strip("| ").split(" | ")
+            assert reference.split() == source.split()[::-1]
+    del sys.modules["samples"]

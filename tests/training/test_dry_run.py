@@ -53,6 +53,14 @@ def test_embeddings_that_are_not_shared_count_thrice():
     assert dry_run(recipe_from_mapping(mapping)).parameters == 63_045_632 + 2 * 37_000 * 512
 
 
+def test_learned_positions_are_parameters_and_weigh_nothing_else():
+    learned = dry_run(recipe_from_mapping({**WMT, "model": {"preset": "E-learned"}}))
+    config = recipe_from_mapping({**WMT, "model": {"preset": "E-learned"}}).model.to_config(37_000)
+    tables = (config.max_source_positions + config.max_target_positions) * 512
+    assert learned.parameters == 63_045_632 + tables
+    assert learned.activation_bytes == dry_run(recipe_from_mapping(WMT)).activation_bytes
+
+
 @pytest.mark.parametrize(
     "name, parameters, updates, average, dropout",
     [
