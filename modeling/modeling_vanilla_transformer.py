@@ -642,6 +642,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             type(self).forward is VanillaTransformerForConditionalGeneration.forward
             and not self.training
             and self.device.type == "cpu"
+            and not torch.is_autocast_enabled("cpu")
             and self.config._attn_implementation in ("eager", "sdpa")
             and type(self.model) is VanillaTransformerModel
             and type(self.model.decoder) is Decoder
