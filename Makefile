@@ -11,7 +11,7 @@ PYTEST ?=
 TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib64/libtcmalloc_minimal.so.4))
 WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
-.PHONY: quickstart test lint type wheel hf-suite walkthrough results bench-train
+.PHONY: quickstart test lint type wheel hf-suite walkthrough results bench-train bench-decode
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
@@ -55,6 +55,10 @@ walkthrough: .venv/ready-dev
 # Training speed beside every peer, each in .bench/NAME, about twenty minutes; benchmarks/results/bench_train.md.
 bench-train: .venv/ready
 	$(WITH_TCMALLOC) $(BIN)/python benchmarks/bench_train.py
+
+# Decoding speed beside transformers and CTranslate2, about ten minutes; benchmarks/results/bench_decode.md.
+bench-decode: .venv/ready-dev
+	$(WITH_TCMALLOC) $(BIN)/python benchmarks/bench_decode.py
 
 # setuptools copies whatever an older build left in build/ into the wheel.
 wheel: .venv/ready
