@@ -29,12 +29,13 @@ def linear(modules: Sequence[nn.Module], pack: bool, relu: bool = False) -> Func
     Plain linear layers become one product, with `pack` of weights in the order in which oneDNN reads them; others, such
     as quantised ones or adapters, are called as they are.
     """
-    if not all(type(module) is nn.Linear for module in modules):
+    plain = [module for module in modules if type(module) is nn.Linear]
+    if len(plain) < len(modules):
         return lambda x: _relu(torch.cat([module(x) for module in modules], -1) if modules[1:] else modules[0](x), relu)
-    weight = torch.cat([module.weight for module in modules]) if modules[1:] else modules[0].weight
-    bias = modules[0].bias
-    if bias is not None and modules[1:]:
-        bias = torch.cat([module.bias for module in modules])
+    weight, bias = plain[0].weight.detach(), plain[0].bias
+    if plain[1:]:
+        weight = torch.cat([layer.weight for layer in plain])
+        bias = None if bias is None else torch.cat([layer.bias for layer in plain])
     if not (pack and _packable(weight)):
         return lambda x: _relu(nn.functional.linear(x, weight, bias), relu)
     packed, activation = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_PACKED_FOR), "relu" if relu else "none"
@@ -174,7 +175,10 @@ class DecoderSteps:
 
     def _grow(self) -> None:
         room = STEPS_OF_ROOM * self.hypotheses
-        self.own = [tuple(nn.functional.pad(states, (0, 0, 0, room)) for states in pair) for pair in self.own]
+        self.own = [
+            (nn.functional.pad(keys, (0, 0, 0, room)), nn.functional.pad(values, (0, 0, 0, room)))
+            for keys, values in self.own
+        ]
         self.mask = nn.functional.pad(self.mask, (0, room), value=self.lowest)
 
     def _stack(self, ids_BL: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, whole: bool) -> torch.Tensor:

@@ -227,8 +227,9 @@ def beam_search(steps: Steps, prompt_BT: torch.Tensor, ends: Ends, rules: BeamRu
             if over:
                 return output_BkT[:, :, :longest].flatten(0, 1)
             rows = (~done_B).nonzero().squeeze(1)
-            for part in (steps, ends, finished):
-                part.keep(rows)
+            steps.keep(rows)
+            ends.keep(rows)
+            finished.keep(rows)
             place_B, open_BkT, scores_Bk, hopeful_B1, tokens_Bk, parents_Bk = (
                 tensor[rows] for tensor in (place_B, open_BkT, scores_Bk, hopeful_B1, tokens_Bk, parents_Bk)
             )

@@ -208,6 +208,10 @@ def test_whoever_asks_for_more_gets_transformers_search(model, batch, searches):
         {"do_sample": True},
     ):
         model.generate(**batch, max_new_tokens=5, **settings)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.generate(**batch, max_new_tokens=5)
+    model.train().generate(**batch, max_new_tokens=5)
+    model.eval()
     assert searches == [] and filled.get_seq_length() > 0
 
 
