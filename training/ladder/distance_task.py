@@ -62,7 +62,6 @@ def accuracy_by_distance(
     model.eval()
     found = []
     for distance in task.distances:
-        # Seeds of training are (seed,): none of them is this.
         rng = np.random.default_rng((SPLITS.index(split), distance))
         right = 0
         for start in range(0, questions, rows):

@@ -38,7 +38,7 @@ class RecallStudy:
     """The task, and how it is learnt. The defaults take about half an hour on two cores."""
 
     training: ShortTraining = field(default_factory=ShortTraining)
-    # Tokens between the value and the source's last token.
+    # How many tokens back from the source's last one the value stands; all of them behind it are noise.
     distances: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64, 128, 256, 512])
     # Different values; one in so many answers is right by chance.
     values: int = 16
@@ -143,7 +143,7 @@ def _ways_table(ways: Sequence[Mapping[str, Any]]) -> Table:
 
 def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     """Accuracy, gradient before and after training, and operations, against distance."""
-    made, x_label = [], "k, tokens between the value and the source's end"
+    made, x_label = [], "k, tokens back from the source's last one"
     if trainings := counted(rows):
         chance = next(row["chance"] for kept in trainings.values() for row in kept)
         made.append(accuracy_plot(rows, "accuracy", "accuracy", "A value k tokens back", x_label, chance))

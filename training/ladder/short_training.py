@@ -40,10 +40,10 @@ class ShortTraining:
     # Each seed is a training of its own: first weights and examples. The first one's choose the learning rate.
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     # Highest rates that are tried on the first seed; the one with the lower validation loss is taken for all seeds.
-    learning_rates: list[float] = field(default_factory=lambda: [1e-3, 3e-3])
+    learning_rates: list[float] = field(default_factory=lambda: [3e-3, 1e-2])
     warmup_steps: int = 100
     # Updates at most; a training ends before where every distance is learnt.
-    updates: int = 3000
+    updates: int = 4000
     # Examples of an update, fewer where that many would have more than `source_tokens` tokens.
     examples: int = 64
     source_tokens: int = 8192

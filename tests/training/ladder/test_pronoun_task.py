@@ -48,8 +48,8 @@ def test_pairs_of_people_belong_to_one_split_and_every_name_is_trained(language)
     for split in SPLITS:
         stories = task.stories(split, 1, 4000, np.random.default_rng(1))
         seen[split] = {frozenset(named(sentences[0], language)) for sentences, _ in stories}
-    assert [len(seen[split]) for split in SPLITS] == [60, 20, 20]
-    assert len(set.union(*seen.values())) == 100
+    assert [len(seen[split]) for split in SPLITS] == [240, 80, 80]
+    assert len(set.union(*seen.values())) == 400
     names = {name for people in DATA[language]["people"].values() for name in people}
     assert set().union(*seen["train"]) == set().union(*seen["test"]) == names
 

@@ -81,7 +81,7 @@ def test_the_better_rate_on_the_first_seed_is_that_of_all_seeds_and_a_rerun_make
         # a worse rate may be lucky on another seed: that is not looked at
         return {"validation_loss": losses[system.name, rate] - 0.05 * seed, "updates": 7}
 
-    settings, systems = ShortTraining(seeds=[5, 6, 7]), [SYSTEMS["rnn"], SYSTEMS["gru"]]
+    settings, systems = ShortTraining(seeds=[5, 6, 7], learning_rates=[1e-3, 3e-3]), [SYSTEMS["rnn"], SYSTEMS["gru"]]
     stop_after = 6
     with pytest.raises(KeyboardInterrupt):
         run_trainings(settings, systems, Cells(tmp_path / "study.json"), training)
