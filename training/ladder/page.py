@@ -24,7 +24,7 @@ table { border-collapse: collapse; margin: .4rem 0; font-variant-numeric: tabula
 caption { text-align: left; font-weight: bold; padding: .4rem 0; }
 th, td { border-bottom: 1px solid #ddd; padding: .15rem .7rem .15rem 0; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 1px solid #555; }
+thead th { white-space: normal; vertical-align: bottom; border-bottom: 1px solid #555; }
 figure { margin: 1.2rem 0; }
 figure svg { max-width: 100%; height: auto; }
 .note { color: #555; margin: .2rem 0 1.2rem; max-width: 50rem; }
@@ -68,6 +68,8 @@ def _table(table: Table) -> str:
 
 def _figure(part: Part, plot: Plot) -> str:
     picture = draw(plot, "svg").decode()
+    # Every picture of matplotlib's has the same names for its parts; only those stay that something refers to.
+    picture = re.sub(r' id="([^"]+)"', lambda match: match[0] if f"#{match[1]}" in picture else "", picture)
     picture = picture[picture.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{_attribute(plot)}" ', 1)
     return f'<figure id="{part.name}-{plot.name}">{picture}</figure>' + _note(plot.note)
 

@@ -54,8 +54,8 @@ def draw(plot: Plot, kind: str) -> bytes:
             figure.legend(loc="outside right upper", frameon=False)
         picture = io.BytesIO()
         # Neither a date nor matplotlib's version: a plot changes where its numbers do.
-        metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(picture, format=kind, metadata=metadata)
+        named = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
+        figure.savefig(picture, format=kind, metadata=dict.fromkeys(named))
     return picture.getvalue()
 
 

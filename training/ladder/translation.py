@@ -243,9 +243,9 @@ def _cost_table(corpus: str, systems: Mapping[str, list[Mapping[str, Any]]]) -> 
         lines.append(line)
     note = (
         "Means over the seeds. Tokens of source and target; minutes are those of updates alone, without validation and "
-        "checkpoints; minutes to BLEU are those before the first validation that reached it, a dash where none did."
+        "checkpoints; to BLEU: minutes to the first validation on dev that reached it, a dash where none did."
     )
-    return Table(f"{corpus}: cost", [*columns, *(f"minutes to BLEU {target}" for target in targets)], lines, note)
+    return Table(f"{corpus}: cost", [*columns, *(f"to BLEU {target}" for target in targets)], lines, note)
 
 
 def _buckets_of(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
