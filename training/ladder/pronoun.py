@@ -22,9 +22,9 @@ _CHANCE = 0.5  # of two people that were named
 
 @dataclass(frozen=True)
 class PronounStudy:
-    """The stories, and how they are learnt. The defaults take about half an hour on two cores."""
+    """The stories, and how they are learnt."""
 
-    training: ShortTraining = field(default_factory=lambda: ShortTraining(parameters=100_000, updates=2000))
+    training: ShortTraining = field(default_factory=lambda: ShortTraining(updates=3000))
     # Sentences about other things between the one that names two people and the one with the pronoun.
     distances: list[int] = field(default_factory=lambda: [0, 1, 2, 4, 8, 16])
     # Test questions at each distance in each language, about pairs of people that no training story has.

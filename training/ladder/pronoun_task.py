@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"[A-Za-z']+|\S")
 
 
 class Story(NamedTuple):
-    """What a source tells and asks, sentence by sentence, and the answer."""
+    """What a source tells, sentence by sentence, and whom the pronoun in the last one means."""
 
     sentences: list[str]
     answer: str
@@ -57,8 +57,7 @@ class PronounTask:
             filled = [text.format(first=name, second=name, pronoun=data["pronouns"]["he"]) for text in texts]
             return max(len(_ids(text)) for text in filled)
 
-        ends = longest(data["openings"]) + longest(data["closings"]) + longest([data["question"]])
-        return ends + distance * longest(_between(self.language))
+        return longest(data["openings"]) + distance * longest(_between(self.language)) + longest(data["closings"])
 
     def stories(self, split: Split, distance: int, count: int, rng: np.random.Generator) -> list[Story]:
         """`count` stories about pairs of people of this split, first named in either order."""
@@ -74,7 +73,6 @@ class PronounTask:
                         _one_of(data["openings"], rng).format(first=people[first], second=people[1 - first]),
                         *(between[number] for number in rng.integers(len(between), size=distance)),
                         _one_of(data["closings"], rng).format(pronoun=pronoun),
-                        data["question"].format(pronoun=pronoun),
                     ],
                     people[who],
                 )
@@ -124,7 +122,7 @@ def _vocabulary() -> dict[str, int]:
     found: set[str] = set()
     for language in LANGUAGES:
         data = _data(language)
-        texts = [*_between(language), *data["openings"], *data["closings"], data["question"]]
+        texts = [*_between(language), *data["openings"], *data["closings"]]
         texts = [re.sub(r"\{\w+\}", " ", text) for text in texts]
         for names in data["people"].values():
             texts += names

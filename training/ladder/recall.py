@@ -35,7 +35,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class RecallStudy:
-    """The task, and how it is learnt. The defaults take about half an hour on two cores."""
+    """The task, and how it is learnt."""
 
     training: ShortTraining = field(default_factory=ShortTraining)
     # How many tokens back from the source's last one the value stands; all of them behind it are noise.

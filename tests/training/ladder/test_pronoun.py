@@ -30,8 +30,8 @@ def test_each_language_has_a_table_and_a_plot(rows):
     assert list(english.columns) == list(chinese.columns) == ["system", "seeds", "k = 0", "k = 2"]
     right = rows[1]["zh"][1]["right"]
     assert chinese.rows[0][3].startswith(f"{right / 10:.3f} (") and len(trainings.rows) == 2
-    # the shortest story has an opening, a closing sentence and the question, each of at least four words
-    assert all(15 < rows[0]["lengths"][language][0] < 30 for language in ("en", "zh"))
+    # the shortest story has an opening and a closing sentence, each of at least four tokens
+    assert all(8 < rows[0]["lengths"][language][0] < 20 for language in ("en", "zh"))
     made = plots(rows)
     assert [plot.name for plot in made] == ["en", "zh"]
     for plot, language in zip(made, ("en", "zh"), strict=True):
