@@ -18,14 +18,15 @@ REPORT = """\
   products of the vocabulary layer. Once for real tokens, once with padding counted as work.
 - Every cell is the median over the rounds, (least to most). A ratio is the median of the rounds' ratios: in each round
   all sides had the same batches.
-- The sides have the same dropout, label smoothing 0.1 and Adam. Ours is training/loop.py as `train` runs it, with its
-  log and the norm of its gradient; marian is transformers' MarianMTModel with Trainer's label smoother, autocast and
-  fused AdamW; torch_transformer is torch.nn.Transformer with torch's loss and fused Adam. joeynmt, opennmt_py, eole and
-  sockeye train through their own trainer, model, loss and Adam. OpenNMT-py and Sockeye autocast on GPUs alone and
-  JoeyNMT in float16 alone: they are given torch's autocast to bfloat16 here.
+- The sides have the same dropout, label smoothing 0.1, Adam (0.9, 0.98). Ours is training/loop.py as `train` runs it,
+  with its log and the norm of its gradient; marian is transformers' MarianMTModel with Trainer's label smoother,
+  autocast and fused AdamW; torch_transformer is torch.nn.Transformer with torch's loss and fused Adam. joeynmt,
+  opennmt_py, eole and sockeye train through their own trainer, model, loss and Adam. OpenNMT-py and Sockeye autocast on
+  GPUs alone and JoeyNMT in float16 alone: they are given torch's autocast to bfloat16 here.
 - Ours, marian, torch_transformer and joeynmt began with the same weights, and their losses agreed before the clock
   started. OpenNMT-py and eole are pre-norm; all have the same sizes.
-- An update is of at most {budgets} padded tokens a side, so Adam weighs more than in the paper's 25,000.
+- An update is of at most {budgets} padded tokens a side, so that
+  Adam weighs more than in the paper's 25,000.
 - Not measured: GPUs, reading data (batches lie ready for all sides but ours, which makes its own).
 """
 
@@ -41,7 +42,8 @@ GFLOP/s of this machine's products: {limits}.
 |---|---|---|---|---|---|---|
 {rows}
 
-{goals}{missing}"""
+{goals}{missing}\
+"""
 
 
 @dataclass(frozen=True)
