@@ -143,7 +143,7 @@ def _write_data(folder: Path, settings: dict[str, Any]) -> Path:
             "epochs": 1000,
             "updates": settings["max_steps"],
             "validation_freq": settings["eval_every"],
-            "logging_freq": min(100, settings["eval_every"] - 1),
+            "logging_freq": settings["eval_every"] // 2,  # must divide the other
             "early_stopping_metric": "bleu",
             "keep_best_ckpts": 1,
             "overwrite": True,

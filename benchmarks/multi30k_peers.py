@@ -46,7 +46,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": 1,
         "minutes": 0.2 if arguments.smoke else arguments.minutes,
         "max_steps": 8000,
-        "eval_every": 5 if arguments.smoke else EVAL_EVERY,
+        "eval_every": 6 if arguments.smoke else EVAL_EVERY,
         "limit": 300 if arguments.smoke else None,
         "dev_limit": 10 if arguments.smoke else None,
         "batch_size": 32 if arguments.smoke else BATCH_SIZE,

@@ -208,7 +208,7 @@ class EvaluationConfig:
     metrics: list[Literal["bleu", "chrf", "ter"]] = field(default_factory=lambda: ["bleu", "chrf", "ter"])
     # Also BLEU of lower-cased, Moses-tokenised text, which some papers report (Multi30k).
     lowercase_tokenized: bool = False
-    # paper: also the tokenised BLEU of the Transformer's paper, German compounds cut; about 1.5 above sacreBLEU's.
+    # paper: also the tokenised BLEU of the Transformer's paper, German compounds cut; most often above sacreBLEU's.
     scoring: Literal["sacrebleu", "paper"] = "sacrebleu"
     # Only the first so many dev pairs are decoded in validation; null takes all.
     dev_limit: int | None = None
