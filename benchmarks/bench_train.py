@@ -1,4 +1,4 @@
-"""Training speed beside every peer: make bench-train, about twenty minutes on two cores.
+"""Training speed beside every peer: make bench-train, about twenty minutes on two cores and 20 GB of memory.
 
     python benchmarks/bench_train.py                # writes benchmarks/results/bench_train.json and .md
     python benchmarks/bench_train.py --quick        # two minutes: whether every side runs; nothing is written
@@ -12,6 +12,7 @@ reported with its reason.
 
 import argparse
 import dataclasses
+import gc
 import json
 import os
 import shlex
@@ -98,6 +99,7 @@ class Measurement:
         """Start all sides, warm them up, time them in turns."""
         with ExitStack() as at_end:
             parameters = write_weights(self._run.model, LABEL_SMOOTHING, self._batches.tokenizer, SEED, self._folder)
+            gc.collect()  # the models that were written refer to themselves, and memory is short with all sides in it
             for script in SCRIPTS:
                 self._start(script, at_end)
             self._require_equal_sizes(parameters)

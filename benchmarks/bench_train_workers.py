@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -51,6 +52,8 @@ class Worker:
             timer.cancel()
         if not line:
             code = self._process.wait()
+            if code == -signal.SIGKILL:
+                raise PeerUnavailable(f"was killed: it took more than {SECONDS} s, or the memory was short")
             raise PeerUnavailable(f"ended with {code}: {last_words(self._said.read_text(errors='replace'))}")
         answer = json.loads(line)
         if "error" in answer:

@@ -53,6 +53,7 @@ class HeldLog(MetricsLog):
         tokens = self.loop.state.source_tokens + self.loop.state.target_tokens
         self._pipe.answer({"seconds": self._seconds, "tokens": tokens - self._tokens_before})
         self._seconds, self._tokens_before = [], tokens
+        self.loop.optimizer.zero_grad(set_to_none=True)  # as the other sides while they wait
         request = next(self._requests, None)
         if request is None:
             sys.exit()
