@@ -107,7 +107,7 @@ def _write_data(folder: Path, settings: dict[str, Any]) -> Path:
         "joeynmt_version": "2.3.0",
         "model_dir": str(folder / "model"),
         "use_cuda": False,
-        "fp16": settings["bfloat16"],
+        "fp16": False,  # its own loop has it on GPUs alone
         "random_seed": settings["seed"],
         "data": {
             "train": str(folder / "train"),
