@@ -319,9 +319,10 @@ def test_a_limit_of_the_tokenizer_cuts_with_a_warning_too(memorised, library_log
     # What fits is left alone, and nothing is cut unasked.
     library_log.clear()
     assert pipe("No.", truncation=True) == pipe("No.")
-    assert pipe("light " * 30, return_tensors=True)[0]["translation_token_ids"].tolist() == by_hand(
-        memorised, "light " * 30, max_new_tokens=5
-    )[0].tolist()
+    assert (
+        pipe("light " * 30, return_tensors=True)[0]["translation_token_ids"].tolist()
+        == by_hand(memorised, "light " * 30, max_new_tokens=5)[0].tolist()
+    )
     assert "was cut" not in library_log.text
 
 
