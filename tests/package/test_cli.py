@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-VERBS = ("prepare", "train", "finetune", "average", "evaluate", "translate", "score")
+VERBS = ("prepare", "train", "finetune", "average", "evaluate", "translate", "score", "compare")
 
 
 def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:

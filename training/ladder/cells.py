@@ -47,10 +47,11 @@ class Cells:
     def _load(self) -> None:
         before, self._rows = read_cells(self.path)
         if self._made_with and before != self._made_with:
+            old, new = _flat(before), _flat(self._made_with)
             changes = [
-                f"{name} = {self._made_with.get(name)}: the rows in the file have {before.get(name)}"
-                for name in sorted({*before, *self._made_with})
-                if before.get(name) != self._made_with.get(name)
+                f"{name} = {new.get(name)}: the rows in the file have {old.get(name)}"
+                for name in sorted({*old, *new})
+                if old.get(name) != new.get(name)
             ]
             what = f"{self.path} was made with other settings; keep them, or give a new --output-dir"
             raise problems_error(what, changes, UsageError)
@@ -63,3 +64,11 @@ def read_cells(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         return dict(content["made_with"]), dict(content["rows"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read as results of a study ({error}); move it away.") from error
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Every value that is no mapping, by its keys with dots between them."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found

@@ -72,7 +72,7 @@ def matched_config(
         )  # a width that the heads share, and positions need even
     else:
         kind, own = RecurrentSeq2SeqConfig, _recurrent_fields(system, base, recurrent or {})
-        step = 2  # two directions share the encoder's
+        step = 2 if own.get("bidirectional", RecurrentSeq2SeqConfig.bidirectional) else 1  # two directions share it
     own |= {"vocab_size": vocab_size, **fields}
     d_ff_per_d_model = own.get("d_ff", 2048) / own.get("d_model", 512)
 

@@ -234,10 +234,10 @@ def _cost_table(corpus: str, systems: Mapping[str, list[Mapping[str, Any]]]) -> 
     lines = []
     for system, runs in systems.items():
         line: list[Value] = [system, round(_mean(runs, "updates")), round(_mean(runs, "tokens_per_second"))]
-        line += [f"{_mean(runs, 'training_seconds') / 60:.1f}", f"{_mean(runs, 'sentences_per_second'):.1f}"]
+        line += [f"{_mean(runs, 'training_seconds') / 60:.2f}", f"{_mean(runs, 'sentences_per_second'):.1f}"]
         for target in targets:
             reached = [run["seconds_to_bleu"][target] for run in runs if run["seconds_to_bleu"][target] is not None]
-            minutes = f"{statistics.fmean(reached) / 60:.1f}" if reached else None
+            minutes = f"{statistics.fmean(reached) / 60:.2f}" if reached else None
             some = f" ({len(reached)} of {len(runs)} seeds)" if reached and len(reached) < len(runs) else ""
             line.append(f"{minutes}{some}" if minutes else None)
         lines.append(line)

@@ -31,14 +31,14 @@ def test_the_file_says_where_and_with_what_it_was_measured(tmp_path: Path):
 
 
 def test_other_settings_are_refused_with_each_change_named(tmp_path: Path):
-    Cells(tmp_path / "a.json", {"updates": 100, "layers": 1, "same": True}).put("one", {})
+    Cells(tmp_path / "a.json", {"training": {"updates": 100, "rate": 0.1}, "layers": 1, "same": True}).put("one", {})
     with pytest.raises(UsageError) as caught:
-        Cells(tmp_path / "a.json", {"updates": 200, "layers": 2, "same": True})
+        Cells(tmp_path / "a.json", {"training": {"updates": 200, "rate": 0.1}, "layers": 2, "same": True})
     head, *lines = str(caught.value).splitlines()
     assert head.endswith("2 problems") and "give a new --output-dir" in head
     assert lines == [
         "  layers = 2: the rows in the file have 1",
-        "  updates = 200: the rows in the file have 100",
+        "  training.updates = 200: the rows in the file have 100",
     ]
 
 

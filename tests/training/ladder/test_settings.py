@@ -7,6 +7,7 @@ import pytest
 
 from vanilla_transformer.configuration.errors import UsageError
 from vanilla_transformer.training.ladder.settings import load_ladder, read_settings, with_places
+from vanilla_transformer.training.ladder.systems import SYSTEMS
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,14 @@ def test_everything_wrong_in_a_file_is_said_at_once(tmp_path: Path):
         "translation.length_quantiles = [0.5, 0.2]",
     ]
     assert "did you mean ladder?" in lines[0] and "did you mean lstm?" in lines[1]
+
+
+def test_the_ladders_of_this_repository_measure_the_same_things(shared_data):
+    shared_data("multi30k")
+    recipes = Path(__file__).parents[3] / "recipes"
+    full, smoke = (load_ladder(recipes / name) for name in ("ladder.yaml", "ladder-smoke.yaml"))
+    assert [study.name for study in full.studies] == [study.name for study in smoke.studies]
+    assert full.systems == smoke.systems == list(SYSTEMS.values())
 
 
 def test_a_file_without_a_study_is_refused(tmp_path: Path):

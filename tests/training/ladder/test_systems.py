@@ -83,6 +83,13 @@ def test_d_ff_takes_up_what_heads_forbid_d_model():
     assert abs(weights_of_transformer(config) - 54_000) <= 0.05 * 54_000
 
 
+def test_an_encoder_of_one_direction_may_have_an_odd_width():
+    widths = [
+        matched("gru", number, 20, recurrent={"bidirectional": False}).d_model for number in (9_000, 9_500, 10_000)
+    ]
+    assert any(width % 2 for width in widths)
+
+
 def test_a_number_that_no_width_gives_is_refused():
     # 5000 * 2 + 2 * 2 * 3 * (2 + 1 + 2) + 2 * 3 * (4 + 4 + 4) + 2 * 2 by hand
     with pytest.raises(ConfigError, match=r"gru: no width gives 3,000 parameters within 5%; d_model = 2 gives 10,136"):

@@ -53,8 +53,8 @@ def test_tables_hold_means_over_seeds_in_the_ladder_s_order():
     # tokens/s of 100 and 200; minutes of 2 and 4; BLEU 5 after 90 s by one of the seeds
     assert cost.columns[-2:] == ["to BLEU 5", "to BLEU 50"]
     assert cost.rows == [
-        ["gru", 10, 150, "3.0", "5.0", "1.5 (1 of 2 seeds)", None],
-        ["transformer", 10, 100, "2.0", "5.0", "1.0", None],
+        ["gru", 10, 150, "3.00", "5.0", "1.50 (1 of 2 seeds)", None],
+        ["transformer", 10, 100, "2.00", "5.0", "1.00", None],
     ]
 
 
