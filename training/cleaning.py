@@ -28,6 +28,7 @@ DROPPED = ("missing_language", "empty", "over_long", "ratio", "test_overlap", "d
 # Scripts without spaces between words: Thai to Khmer, kana, Han. Each character counts as one word.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = re.compile(f"[{UNSPACED}]|[^\\s{UNSPACED}]+")
+HAS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def overlap_key(text: str) -> str:
 
 def words(text: str) -> int:
     """Number of words between spaces, where every character of a script without spaces is a word."""
-    return sum(1 for _ in WORD.finditer(text))
+    # Splitting takes a fifth of the time, and most corpora are of scripts with spaces.
+    return len(WORD.findall(text) if HAS_UNSPACED.search(text) else text.split())
 
 
 def hold_out(source: str | None, held_out: DigestSet) -> None:

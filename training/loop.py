@@ -22,7 +22,7 @@ from torch import nn
 
 from vanilla_transformer.configuration.errors import UserError
 from vanilla_transformer.training import checkpoint
-from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import Update, micro_batches, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState
 from vanilla_transformer.training.gradients import Gradients
 from vanilla_transformer.training.memory import split
@@ -35,6 +35,7 @@ from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.schedule import lr_at
 from vanilla_transformer.training.stopping import Preempted, PreemptionSignal
 from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.token_columns import pair_lengths
 from vanilla_transformer.training.write_retries import write_on_main
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
@@ -41,7 +42,8 @@ SELECTING = (
 )
 
 LINES_PER_BATCH = 10_000
-# Pairs of a stream that the vocabulary is learned from: its beginning, which has to stand for the rest.
+# Pairs that the vocabulary is learned from, at most: the learner's memory and time grow with the distinct words. They
+# lie evenly spread over a corpus; of a stream they are the beginning, which has to stand for the rest.
 VOCABULARY_PAIRS = 1_000_000
 # Pairs of an update lie anywhere in the file, and each record batch that they touch costs a step of its own.
 BYTES_PER_RECORD_BATCH = 2**26
@@ -122,6 +124,8 @@ def _fingerprint(recipe: "Recipe", corpus: Corpus) -> str:
     }
     if recipe.data.streaming:  # no hash is known before the stream is read
         content["stream"] = [recipe.data.corpus, recipe.data.name, recipe.data.revision, recipe.data.train]
+    elif recipe.tokenizer.path is None and len(corpus.splits["train"]) > VOCABULARY_PAIRS:
+        content["vocabulary_pairs"] = VOCABULARY_PAIRS
     if recipe.tokenizer.path is None:
         content["tokenizer"] = [recipe.tokenizer.type, recipe.tokenizer.vocab_size]
         if recipe.tokenizer.codes is not None:
@@ -146,9 +150,9 @@ def _write(folder: Path, recipe: "Recipe", corpus: Corpus, reused: PreTrainedTok
     langs, max_length = (recipe.data.source_lang, recipe.data.target_lang), recipe.data.max_length
     train = corpus.splits["train"]
     if reused is None:
-        first = train.take(VOCABULARY_PAIRS) if recipe.data.streaming else train
-        logger.info("Learning a vocabulary.")
-    tokenizer = reused or train_tokenizer(_Texts(first, langs), recipe.tokenizer)
+        sample = _StreamedTexts(train, langs) if recipe.data.streaming else _Texts(train, langs)
+        logger.info(sample.described)
+    tokenizer = reused or train_tokenizer(sample, recipe.tokenizer)
     tokenizer.save_pretrained(folder / "tokenizer")
     vocabulary = {"size": len(tokenizer), "sha256": sha256(folder / "tokenizer" / "tokenizer.json")}
     if recipe.data.streaming:
@@ -168,22 +172,42 @@ def _write(folder: Path, recipe: "Recipe", corpus: Corpus, reused: PreTrainedTok
     write_manifest(folder, counters=counters, tokens=tokens, vocabulary=vocabulary)
 
 
-class _Texts:
-    """Every line of both sides, as often as it is iterated over, one batch of lines in memory."""
+class _StreamedTexts:
+    """Both sides of the first VOCABULARY_PAIRS pairs of a stream, as often as it is iterated over."""
 
-    def __init__(self, pairs: datasets.Dataset | datasets.IterableDataset, langs: tuple[str, str]) -> None:
-        self.pairs, self.langs = pairs, langs
+    described = "Learning a vocabulary."
+
+    def __init__(self, pairs: datasets.IterableDataset, langs: tuple[str, str]) -> None:
+        self._pairs, self._langs = pairs.take(VOCABULARY_PAIRS), langs
 
     def __iter__(self) -> Iterator[str]:
-        if isinstance(self.pairs, datasets.IterableDataset):
-            return (row["translation"][lang] for row in unbroken(self.pairs) for lang in self.langs)
-        return chain.from_iterable(chain(*sides) for sides in _sides(self.pairs, self.langs))
+        return (row["translation"][lang] for row in unbroken(self._pairs) for lang in self._langs)
 
 
-def _sides(pairs: datasets.Dataset, langs: tuple[str, str]) -> Iterator[list[list[str]]]:
-    """The source lines and the target lines of one batch of pairs after the other."""
+class _Texts:
+    """Both sides of up to VOCABULARY_PAIRS evenly spread pairs, as often as it is iterated over; a batch in memory."""
+
+    def __init__(self, pairs: datasets.Dataset, langs: tuple[str, str]) -> None:
+        self._pairs, self._langs = pairs, langs
+        self._wanted = min(len(pairs), VOCABULARY_PAIRS)
+        of = f" from {self._wanted:,} of {len(pairs):,} pairs" if self._wanted < len(pairs) else ""
+        self.described = f"Learning a vocabulary{of}."
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(chain(*sides) for sides in _sides(self._pairs, self._langs, self._wanted))
+
+
+def _sides(pairs: datasets.Dataset, langs: tuple[str, str], wanted: int | None = None) -> Iterator[list[list[str]]]:
+    """The source lines and the target lines of one batch after the other: of all pairs, or of `wanted` evenly spread.
+
+    Pair number i, from 0, is wanted where i x wanted / pairs passes a whole number on the way to the next pair.
+    """
+    first = 0
     for table in pairs.with_format("arrow").iter(batch_size=LINES_PER_BATCH):
         column = table.column("translation").combine_chunks()
+        if wanted is not None and wanted < len(pairs):
+            passed = np.arange(first, first + len(column) + 1) * wanted // len(pairs)
+            column, first = column.filter(pa.array(np.diff(passed) > 0)), first + len(column)
         yield [column.field(lang).to_pylist() for lang in langs]
 
 

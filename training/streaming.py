@@ -16,8 +16,9 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import CorpusError, UserError
-from vanilla_transformer.training.batching import Update, micro_batches, pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import Update, micro_batches, plan_epoch
 from vanilla_transformer.training.redaction import redacted
+from vanilla_transformer.training.token_columns import pair_lengths
 from vanilla_transformer.training.token_ids import SCHEMA, PairEncoder
 
 # About a hundred updates of the paper's size, enough for 5 % padding; some ten seconds to tokenise on one core.

@@ -1,5 +1,7 @@
 import gzip
 import itertools
+import subprocess
+import sys
 
 import datasets
 import numpy as np
@@ -9,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vanilla_transformer.configuration.errors import CorpusError, UsageError
-from vanilla_transformer.training.batching import collate, micro_batches, pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import collate, micro_batches, plan_epoch
+from vanilla_transformer.training.token_columns import pair_lengths
 
 PAD = 1
 
@@ -279,3 +282,27 @@ def test_collate_pads_on_the_right():
     assert batch["input_ids"].tolist() == [[5, 6, 2], [2, 1, 1]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [[7, 2, -100], [8, 9, 2]]
+
+
+# An update is taken and the iterator kept, as a traceback keeps it, while Python ends.
+ENDS_EARLY = """
+import sys
+import datasets
+from vanilla_transformer.training.batching import micro_batches, plan_epoch
+from vanilla_transformer.training.token_columns import pair_lengths
+
+ids = datasets.List(datasets.Value("int32"))
+features = datasets.Features(source_ids=ids, target_ids=ids, line=datasets.Value("int64"))
+rows = {"source_ids": [[5, 2]] * 400, "target_ids": [[6, 2]] * 400, "line": list(range(1, 401))}
+pairs = datasets.Dataset.from_dict(rows, features=features)
+plan = plan_epoch(*pair_lengths(pairs), 4, 4, seed=1, epoch=0)
+updates = micro_batches(pairs, plan, num_workers=1, pad_id=1)
+next(updates)
+print("ends")
+"""
+
+
+@pytest.mark.integration
+def test_a_program_that_leaves_an_epoch_unfinished_ends():
+    done = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr

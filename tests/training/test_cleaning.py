@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vanilla_transformer.training.cleaning import DROPPED, DigestSet, Rules, clean, hold_out, overlap_key, words
+from vanilla_transformer.training.cleaning import (
+    DROPPED,
+    WORD,
+    DigestSet,
+    Rules,
+    clean,
+    hold_out,
+    overlap_key,
+    words,
+)
 
 
 def cleaned(pairs, rules=Rules(), held_out_sources=()):  # noqa: B008 - frozen
@@ -75,6 +84,14 @@ def test_overlap_keeps_punctuation_and_width_apart():
 def test_words_count_characters_where_words_have_no_spaces(text, count):
     # "IP:8080" with the full stop that follows is one word: full stops are no letters of the script
     assert words(text) == count
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_words_are_counted_alike_with_and_without_the_short_way(text):
+    assert words(text) == len(WORD.findall(text))
+    spaced = "".join(character for character in text if not "\u0e00" <= character)
+    assert words(spaced) == len(spaced.split())
 
 
 @settings(deadline=None)

@@ -7,8 +7,9 @@ import torch
 from toy_training import toy_loop, toy_model, toy_pairs
 
 from vanilla_transformer.configuration.errors import UserError
-from vanilla_transformer.training.batching import pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import plan_epoch
 from vanilla_transformer.training.gradients import part_seed
+from vanilla_transformer.training.token_columns import pair_lengths
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 from toy_training import PAD, toy_loop, toy_model, toy_pairs
 
 from vanilla_transformer.configuration.errors import UserError
-from vanilla_transformer.training.batching import collate, pair_lengths, plan_epoch
+from vanilla_transformer.training.batching import collate, plan_epoch
 from vanilla_transformer.training.checkpoint import TrainerState, begin_or_continue, load_optimizer, newest_whole
 from vanilla_transformer.training.loop import Loop
 from vanilla_transformer.training.optimizer import load_optimizer_tensors
@@ -18,6 +18,7 @@ from vanilla_transformer.training.recipe import TokenizerConfig
 from vanilla_transformer.training.schedule import lr_at
 from vanilla_transformer.training.stopping import Preempted
 from vanilla_transformer.training.streaming import StreamedPairs
+from vanilla_transformer.training.token_columns import pair_lengths
 from vanilla_transformer.training.tokenizer import train_tokenizer
 
 

@@ -2,6 +2,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import datasets
 import pytest
 
 from vanilla_transformer.configuration.errors import CorpusError, UsageError
@@ -175,3 +176,24 @@ print("fingerprint", prepared.fingerprint, len(prepared.train))
     assert [run.returncode for run in runs] == [0, 0, 0]
     assert len({output.splitlines()[-1] for output in outputs}) == 1
     assert sum("Learning a vocabulary." in output for output in outputs) == 1
+
+
+def test_the_vocabulary_of_a_large_corpus_is_learned_from_pairs_all_over_it(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_module, "LINES_PER_BATCH", 2)
+    pairs = datasets.Dataset.from_list([{"translation": {"en": f"s{row}", "de": f"t{row}"}} for row in range(7)])
+    # 3/7, 6/7 | 9/7, 12/7 | 15/7, 18/7 | 21/7: a whole number is passed with pairs 2, 4 and 6, counted from 0
+    chosen = [
+        side for sides in prepare_module._sides(pairs, ("en", "de"), wanted=3) for side in zip(*sides, strict=True)
+    ]
+    assert chosen == [("s2", "t2"), ("s4", "t4"), ("s6", "t6")]
+    everything = [
+        side for sides in prepare_module._sides(pairs, ("en", "de"), wanted=7) for side in zip(*sides, strict=True)
+    ]
+    assert [source for source, _ in everything] == [f"s{row}" for row in range(7)]
+
+    whole = prepare(recipe, tmp_path / "whole")
+    monkeypatch.setattr(prepare_module, "VOCABULARY_PAIRS", 1)
+    sampled = prepare(recipe, tmp_path / "sampled")
+    assert len(sampled.tokenizer) < len(whole.tokenizer)
+    assert sampled.fingerprint != whole.fingerprint
+    assert len(sampled.train) == len(whole.train)
