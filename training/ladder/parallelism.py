@@ -201,7 +201,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
                     lines.append([title, system, *found])
         made.append(
             Table(
-                "Matrix products that wait for one another",
+                "Sequential operations: matrix products that wait for one another",
                 ["part", "system", *(f"n = {n}" for n in lengths)],
                 lines,
                 "The longest chain of dependent matrix products in a trace of the model's own run for one sentence of n"
@@ -212,7 +212,10 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         )
     return made + [
         table
-        for what, title in (("training", "An update, forward and backward"), ("decoding", "Greedy decoding"))
+        for what, title in (
+            ("training", "Time of an update, forward and backward"),
+            ("decoding", "Time of greedy decoding"),
+        )
         if (table := _time_table(rows, systems, what, title))
     ]
 
@@ -240,11 +243,11 @@ def _time_table(rows: Sequence[Mapping[str, Any]], systems: list[str], what: str
     )
     if devices == ["CPU"]:
         note += (
-            " No GPU was there. On two CPU cores the products of one position already fill the machine, so that "
+            " No GPU was there. On a few CPU cores the products of one position already fill the machine, so that "
             "nothing is gained by computing all positions at once: a recurrent network with attention may be as quick "
             "as the Transformer or quicker, though its chain is longer."
         )
-    return Table(f"{title}: seconds", ["device", "system", *(f"n = {n}" for n in lengths)], lines, note)
+    return Table(f"{title}, seconds", ["device", "system", *(f"n = {n}" for n in lengths)], lines, note)
 
 
 def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
