@@ -143,7 +143,7 @@ def _ends(processors: Any, criteria: StoppingCriteriaList, config: GenerationCon
             ends.caps_B = rule.caps.to(eos.device)
     for processor in processors:
         if type(processor) is SuppressTokensLogitsProcessor:
-            ends.suppressed = processor.suppress_tokens.to(eos.device)
+            ends.suppressed = processor.suppress_tokens.to(eos)  # an empty list of them has another type
         elif type(processor) is MinLengthLogitsProcessor:
             ends.min_length = max(ends.min_length, processor.min_length)
         elif type(processor) is MinNewTokensLengthLogitsProcessor:

@@ -221,7 +221,7 @@ def test_no_gradient_is_computed_where_none_is_asked(monkeypatch):
 @pytest.mark.parametrize("over", ["vocabulary", "others"])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_logits_that_exist_give_the_same_loss_and_gradients(batch, training, over):
-    model = small_model(output_bias=True, label_smoothing=0.2, label_smoothing_over=over).train(training)
+    model = small_model(output_bias=True, label_smoothing=0.2, label_smoothing_over=over).double().train(training)
     found = []
     for compute_logits in (True, False):
         model.zero_grad()

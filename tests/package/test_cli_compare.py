@@ -94,7 +94,8 @@ def test_the_whole_ladder_then_nothing_twice(folder: Path, monkeypatch: pytest.M
     # Other settings may not mix with these.
     changed = compare(folder, steps=12)
     assert changed.exit_code == 1 and changed.exception.exit_code == 2
-    assert "training = " in str(changed.exception) and "give a new --output-dir" in str(changed.exception)
+    said = str(changed.exception)
+    assert "training.max_steps = 12: the rows in the file have 8" in said and "give a new --output-dir" in said
 
 
 def test_mistakes_are_usage_errors(folder: Path, cli):
