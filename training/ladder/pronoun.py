@@ -12,7 +12,13 @@ from vanilla_transformer.training.ladder.distance_exhibits import accuracy_plot,
 from vanilla_transformer.training.ladder.distance_task import PAD, accuracy_by_distance
 from vanilla_transformer.training.ladder.exhibits import Plot, Table
 from vanilla_transformer.training.ladder.pronoun_task import LANGUAGES, PronounTask
-from vanilla_transformer.training.ladder.short_training import ShortTraining, new_model, run_trainings, train
+from vanilla_transformer.training.ladder.short_training import (
+    ShortTraining,
+    new_model,
+    run_trainings,
+    size_problems,
+    train,
+)
 from vanilla_transformer.training.ladder.systems import System
 
 TITLE = "Long-range dependency: who is he?"
@@ -27,14 +33,15 @@ class PronounStudy:
     training: ShortTraining = field(default_factory=lambda: ShortTraining(updates=3000))
     # Sentences about other things between the one that names two people and the one with the pronoun.
     distances: list[int] = field(default_factory=lambda: [0, 1, 2, 4, 8, 16])
-    # Test questions at each distance in each language, about pairs of people that no training story has.
+    # Test questions at each distance in each language, about pairs of people that no training story has; and as many
+    # about pairs that training stories have, which tell what is forgotten from what was learnt by heart.
     questions: int = 400
 
     def problems(self) -> list[str]:
         found = [] if self.questions >= 1 else [f"questions = {self.questions}: must be at least 1"]
         if not self.distances or len(set(self.distances)) < len(self.distances) or min(self.distances) < 0:
             found.append(f"distances = {self.distances}: name at least one, none twice, each at least 0")
-        return found
+        return found or size_problems(self.training, self.tasks()[LANGUAGES[0]].vocab_size)
 
     def tasks(self) -> dict[str, PronounTask]:
         return {language: PronounTask(language, tuple(sorted(self.distances))) for language in LANGUAGES}
@@ -47,10 +54,10 @@ def run(settings: PronounStudy, systems: Sequence[System], folder: Path) -> None
     def training(system: System, seed: int, learning_rate: float) -> dict[str, Any]:
         model = new_model(system, settings.training, tasks[LANGUAGES[0]].vocab_size, seed)
         row = train(model, list(tasks.values()), settings.training, seed, learning_rate)
-        accuracy = {
-            language: accuracy_by_distance(model, task, "test", settings.questions) for language, task in tasks.items()
-        }
-        return {**row, **accuracy}
+        for language, task in tasks.items():
+            row[language] = accuracy_by_distance(model, task, "test", settings.questions)
+            row[f"{language}_known"] = accuracy_by_distance(model, task, "train", settings.questions)
+        return row
 
     if not cells.done("lengths"):
         cells.put("lengths", {"lengths": {language: _lengths(task) for language, task in tasks.items()}})
@@ -72,11 +79,16 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     made = []
     for language, name in _NAMES.items():
         tokens = ", ".join(f"{mean:.0f}" for mean in lengths[language])
-        note = (
-            "Share of right names for pairs of people that no training story has; k sentences stand between the names "
-            f"and the pronoun, and a source has {tokens} tokens on the mean. One in two would be right by chance."
+        where = (
+            f"k sentences stand between the names and the pronoun, and a source has {tokens} tokens on the mean. One "
+            "of the two people, taken by chance, is right in half of the stories."
         )
-        made.append(accuracy_table(rows, language, f"{name}: right names, k sentences back", "k", note))
+        for column, whom, note in (
+            (language, "new pairs", "Share of right names for pairs of people that no training story has; "),
+            (f"{language}_known", "known pairs", "The same for pairs of the training stories, mostly in new stories; "),
+        ):
+            title = f"{name}: right names, k sentences back, {whom}"
+            made.append(accuracy_table(rows, column, title, "k", note + where))
     return [*made, trainings_table(rows)]
 
 
@@ -85,11 +97,13 @@ def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     if not any("learning_rate" in row for row in rows):
         return []
     lengths = next(row["lengths"] for row in rows if "lengths" in row)
-    label = "tokens of the source, on the mean, with {} sentences between the names and the pronoun"
+    label = "mean tokens of a source, with {} sentences between"
     made = []
     for language, name in _NAMES.items():
         distances = [one["distance"] for one in next(row[language] for row in rows if language in row)]
         x_label = label.format(", ".join(map(str, distances)))
         places = dict(zip(distances, lengths[language], strict=True))
-        made.append(accuracy_plot(rows, language, language, f"Who is he? {name}", x_label, _CHANCE, places))
+        for column, whom in ((language, "new pairs"), (f"{language}_known", "known pairs")):
+            title, plot = f"Who is he? {name}, {whom} of people", column.replace("_", "-")
+            made.append(accuracy_plot(rows, column, plot, title, x_label, _CHANCE, places))
     return made

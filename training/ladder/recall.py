@@ -20,7 +20,14 @@ from vanilla_transformer.training.ladder.exhibits import Plot, Series, Table
 from vanilla_transformer.training.ladder.gradient_reach import gradient_by_distance
 from vanilla_transformer.training.ladder.path_length import shortest_paths
 from vanilla_transformer.training.ladder.recall_task import FOLDS, RecallTask
-from vanilla_transformer.training.ladder.short_training import ShortTraining, counted, new_model, run_trainings, train
+from vanilla_transformer.training.ladder.short_training import (
+    ShortTraining,
+    counted,
+    new_model,
+    run_trainings,
+    size_problems,
+    train,
+)
 from vanilla_transformer.training.ladder.systems import System
 
 TITLE = "Long-range dependency: a value k tokens back"
@@ -59,7 +66,7 @@ class RecallStudy:
             found.append(f"distances = {self.distances}: name at least one, none twice, each at least 1")
         elif self.values - 1 + (self.noise - 1) * min(self.distances) < FOLDS - 1:
             found.append(f"noise = {self.noise}: too few different sources at the least distance to keep splits apart")
-        return found
+        return found or size_problems(self.training, self.task().vocab_size)
 
     def task(self) -> RecallTask:
         return RecallTask(tuple(sorted(self.distances)), self.values, self.noise, self.most_before)

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from vanilla_transformer.configuration.config_common import ConfigError
 from vanilla_transformer.training.ladder.cells import Cells
 from vanilla_transformer.training.ladder.distance_task import SPECIAL_TOKENS, DistanceTask
-from vanilla_transformer.training.ladder.systems import System, build, matched_config
+from vanilla_transformer.training.ladder.systems import SYSTEMS, System, build, matched_config
 from vanilla_transformer.training.optimizer import build_adam
 from vanilla_transformer.training.schedule import lr_at
 
@@ -77,6 +78,17 @@ def config_for(system: System, settings: ShortTraining, vocab_size: int) -> PreT
         recurrent={**layers, "bidirectional": False},
         **SPECIAL_TOKENS,
     )
+
+
+def size_problems(settings: ShortTraining, vocab_size: int) -> list[str]:
+    """What keeps a system from the settings' size, so that it is known before the first training."""
+    found = []
+    for system in SYSTEMS.values():
+        try:
+            config_for(system, settings, vocab_size)
+        except ConfigError as error:
+            found.append(f"training.parameters = {settings.parameters}: {error}")
+    return found
 
 
 def new_model(system: System, settings: ShortTraining, vocab_size: int, seed: int) -> PreTrainedModel:

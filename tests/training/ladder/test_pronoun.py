@@ -26,15 +26,18 @@ def rows(tmp_path_factory):
 
 
 def test_each_language_has_a_table_and_a_plot(rows):
-    english, chinese, trainings = tables(rows)
+    english, known, chinese, _, trainings = tables(rows)
+    assert english.title.endswith("new pairs") and known.title.endswith("known pairs")
     assert list(english.columns) == list(chinese.columns) == ["system", "seeds", "k = 0", "k = 2"]
     right = rows[1]["zh"][1]["right"]
+    shares = {row[0]: row[3] for row in known.rows}
+    assert shares["gru"].startswith(f"{rows[1]['en_known'][1]['right'] / 10:.3f} (")
     assert chinese.rows[0][3].startswith(f"{right / 10:.3f} (") and len(trainings.rows) == 2
     # the shortest story has an opening and a closing sentence, each of at least four tokens
     assert all(8 < rows[0]["lengths"][language][0] < 20 for language in ("en", "zh"))
     made = plots(rows)
-    assert [plot.name for plot in made] == ["en", "zh"]
-    for plot, language in zip(made, ("en", "zh"), strict=True):
+    assert [plot.name for plot in made] == ["en", "en-known", "zh", "zh-known"]
+    for plot, language in zip(made, ("en", "en", "zh", "zh"), strict=True):
         assert [one.label for one in plot.series] == ["gru", "transformer", "chance"]
         assert list(plot.series[0].x) == rows[0]["lengths"][language]
 

@@ -99,3 +99,11 @@ def test_problems_name_key_and_value():
     # one value and two kinds of noise: sums of 4 tokens take 5 values, and there are 8 folds
     (problem,) = RecallStudy(values=1, noise=2).problems()
     assert problem.startswith("noise = 2: too few")
+
+
+def test_a_size_that_a_system_cannot_have_is_known_before_the_first_training():
+    # 35 tokens with embeddings of two numbers, the least, are 70 parameters without anything else
+    problems = RecallStudy(training=ShortTraining(parameters=50)).problems()
+    assert [problem.split(": no width")[0] for problem in problems] == [
+        f"training.parameters = 50: {system}" for system in SYSTEMS
+    ]
