@@ -120,7 +120,7 @@ def test_declarations_are_refused_before_anything_expands(tmx, doctype, text):
         (document("<tu><tuv><seg>a</seg></tuv></tu>"), "memory.tmx:3: <tuv> without xml:lang"),
         (document(), "memory.tmx: no unit in both 'en' and 'de'; it has no translation units"),
         (document(unit(en="a", fr="b")), "memory.tmx: no unit in both 'en' and 'de'; found en, fr"),
-        (gzip.compress(document(unit(en="a", de="b")).encode())[:-9], "memory.tmx:.*cut short"),
+        (gzip.compress(document(unit(en="a", de="b")).encode(), mtime=0)[:-9], "memory.tmx:.*cut short"),
         (document(unit(en="a", de="b")).encode() + b"\xff", "memory.tmx:5: not valid TMX"),
     ],
 )
