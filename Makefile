@@ -12,6 +12,7 @@ TCMALLOC := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4 /usr/lib6
 WITH_TCMALLOC := $(if $(TCMALLOC),LD_PRELOAD=$(TCMALLOC))
 
 .PHONY: quickstart test lint type wheel hf-suite walkthrough results bench-train bench-decode
+.PHONY: bench-data bench-scale gpu-check
 
 # About ten minutes on two cores; a second call continues what the first one began, or shows its result.
 quickstart: .venv/ready
@@ -59,6 +60,18 @@ bench-train: .venv/ready
 # Decoding speed beside transformers and CTranslate2, about ten minutes; benchmarks/results/bench_decode.md.
 bench-decode: .venv/ready-dev
 	$(WITH_TCMALLOC) $(BIN)/python benchmarks/bench_decode.py
+
+# Preparing and batching 4.5 million pairs, about twenty minutes; benchmarks/results/bench_data.md.
+bench-data: .venv/ready
+	$(BIN)/python benchmarks/bench_data.py
+
+# Cost against length, batch, vocabulary and processes, about ten minutes; benchmarks/results/bench_scale.md.
+bench-scale: .venv/ready-dev
+	$(BIN)/python benchmarks/bench_scale.py
+
+# One GPU's correctness and speed, under eight minutes; without a GPU it says so. benchmarks/results/gpu_check.json.
+gpu-check: .venv/ready
+	$(BIN)/python benchmarks/gpu_check.py
 
 # setuptools copies whatever an older build left in build/ into the wheel.
 wheel: .venv/ready

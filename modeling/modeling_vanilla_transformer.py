@@ -353,7 +353,7 @@ class Encoder(VanillaTransformerPreTrainedModel):
         else:
             positions = _positions(attention_mask)
         x_BSD = self.dropout(_in_product_type(x_BSD + self.positions(positions).to(x_BSD.dtype)))
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x_BSD, attention_mask=attention_mask)
+        mask = _mask_for_queries(self.config, x_BSD, attention_mask, x_BSD)
         for layer in self.layers:
             x_BSD = layer(x_BSD, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(x_BSD))
@@ -420,15 +420,28 @@ class Decoder(VanillaTransformerPreTrainedModel):
             cache=cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache,
         )
         hypotheses = x_BTD.shape[0] // encoder_hidden_states.shape[0]
-        cross_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x_BTD if hypotheses == 1 else x_BTD.view(-1, hypotheses * T, self.config.d_model),
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-        )
+        queries = x_BTD if hypotheses == 1 else x_BTD.view(-1, hypotheses * T, self.config.d_model)
+        cross_mask = _mask_for_queries(self.config, queries, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             x_BTD = layer(x_BTD, self_mask, encoder_hidden_states, cross_mask, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.norm(x_BTD), cache=cache)
+
+
+def _mask_for_queries(
+    config: VanillaTransformerConfig,
+    x_BTD: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    memory_BSD: torch.Tensor,
+) -> Any:
+    """Where any position of x may attend to memory, in the form that the attention implementation takes.
+
+    Pads are the same to every query, so a tensor is (B, 1, 1, S): one of T rows would grow with T times S.
+    """
+    if config._attn_implementation != "flex_attention":  # whose mask knows its number of queries
+        x_BTD = x_BTD[:, :1]
+    return create_bidirectional_mask(
+        config=config, inputs_embeds=x_BTD, attention_mask=attention_mask, encoder_hidden_states=memory_BSD
+    )
 
 
 def _in_product_type(x_BLD: torch.Tensor) -> torch.Tensor:

@@ -347,3 +347,20 @@ def test_compiled_forward_equals_eager():
     for rows in (3, 2):
         batch = {"input_ids": pad(SOURCES)[:rows], "decoder_input_ids": pad(PROMPTS)[:rows]}
         torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, **CLOSE)
+
+
+@torch.no_grad()
+def test_masks_do_not_grow_with_the_queries(monkeypatch):
+    model, seen = small_model(attn_implementation="sdpa"), []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def noting(query, key, value, attn_mask=None, **options):
+        seen.append(None if attn_mask is None else tuple(attn_mask.shape))
+        return fused(query, key, value, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting)
+    source = pad(SOURCES)
+    model(input_ids=source, decoder_input_ids=random_tokens(len(SOURCES), 7))
+    layers = model.config.num_encoder_layers
+    pads = (len(SOURCES), 1, 1, source.shape[1])
+    assert seen == [pads] * layers + [None, pads] * model.config.num_decoder_layers

@@ -26,6 +26,7 @@ translation:
   evaluation: {{metrics: [bleu, chrf]}}
   seeds: [{seeds}]
   target_bleu: [0]
+  learning_rates: {{rnn: 0.005}}
 """
 
 
@@ -60,6 +61,8 @@ def test_the_whole_ladder_then_nothing_twice(folder: Path, monkeypatch: pytest.M
     for row in cells.values():
         run = folder / "out" / row["run"]
         assert abs(row["parameters"] - 20_000) <= 1000
+        # The peak, that of row["system"], is reached after warmup_steps and logged.
+        assert row["learning_rate"] == (0.005 if row["system"] == "rnn" else 0.01)
         assert row["updates"] == 8 and [one["step"] for one in row["validations"]] == [4, 8]
         assert sum(bucket["sentences"] for bucket in row["buckets"]) == 8
         assert row["seconds_to_bleu"]["0"] == row["validations"][0]["seconds"] > 0

@@ -126,8 +126,9 @@ def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
         if bars:
             series = Series(label, [x for x, _ in bars], [y for _, y in bars])
             short = [name.removeprefix("without ").replace(" ", "\n") for name in names]
-            title = f"{label} without each part"
-            made.append(Plot(value.replace("_", "-"), title, "what is missing", label, [series], categories=short))
+            title = f"{label[0].upper()}{label[1:]} without each part"
+            what = "what is missing, or changed"
+            made.append(Plot(value.replace("_", "-"), title, what, label, [series], categories=short))
     return made
 
 

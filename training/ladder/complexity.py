@@ -23,7 +23,7 @@ from vanilla_transformer.training.ladder.systems import System
 TITLE = "Complexity: one layer against length and width"
 # The layers and what torch computes each with; both ways to attend are the same function.
 ATTENTION, PLAIN_ATTENTION = "self-attention", "self-attention, plain"
-LAYERS = (ATTENTION, PLAIN_ATTENTION, *CELLS)
+LAYERS = (*CELLS, ATTENTION, PLAIN_ATTENTION)
 # Operations that multiply queries, keys and values, and not by weights: the paper's n^2 d is theirs alone.
 _OF_ATTENTION = ("bmm", "baddbmm", "_scaled_dot_product")
 _MIB = 2**20
@@ -243,6 +243,8 @@ def plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     ):
         series = []
         for kind in LAYERS:
+            if kind == PLAIN_ATTENTION and value == "flops":
+                continue  # the same operations
             points = sorted((row[along], row[value]) for row in rows if row["layer"] == kind and row[fixed] == at)
             if points:
                 series.append(Series(kind, [x for x, _ in points], [y for _, y in points]))

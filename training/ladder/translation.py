@@ -23,6 +23,7 @@ from vanilla_transformer.training.ladder.corpus_runs import (
 )
 from vanilla_transformer.training.ladder.exhibits import Plot, Series, Table, Value
 from vanilla_transformer.training.ladder.systems import SYSTEMS, System, count_parameters, matched_config
+from vanilla_transformer.training.recipe_values import hint
 
 TITLE = "Translation"
 # Test sets drawn for the interval of a bucket's BLEU.
@@ -39,6 +40,8 @@ class TranslationStudy:
     training: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
+    # Highest rates of systems, by name, that learn better with another one than training.learning_rate.
+    learning_rates: dict[str, Any] = field(default_factory=dict)
     # The Transformer's fields, and those that all recurrent systems have besides.
     transformer: dict[str, Any] = field(default_factory=dict)
     recurrent: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +62,11 @@ class TranslationStudy:
             else:
                 mapping = merged(self.sections(name), {"model": {"preset": None, **self.transformer}})
                 found += [f"corpora.{name}.{problem}" for problem in section_problems(mapping)]
+        for name, rate in self.learning_rates.items():
+            if name not in SYSTEMS:
+                found.append(f"learning_rates.{name}: unknown{hint(name, SYSTEMS, list(SYSTEMS))}")
+            elif not isinstance(rate, int | float) or not rate > 0:
+                found.append(f"learning_rates.{name} = {rate}: must be a number above 0")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             found.append(f"seeds = {self.seeds}: name at least one, and none twice")
         if self.parameters is not None and self.parameters < 1:
@@ -95,7 +103,7 @@ def run(settings: TranslationStudy, systems: Sequence[System], folder: Path) -> 
         configs = {system: _config(system, settings, corpus) for system, _ in missing}  # what is wrong, before the work
         for (system, seed), key in missing.items():
             place = runs / f"{system.name}-seed{seed}"
-            row = _scored(corpus, configs[system], place, seed, settings)
+            row = _scored(corpus, system, configs[system], place, seed, settings)
             cells.put(key, {"corpus": name, "system": system.name, **row, "run": str(place.relative_to(folder))})
 
 
@@ -108,9 +116,12 @@ def _config(system: System, settings: TranslationStudy, corpus: SharedCorpus) ->
     )
 
 
-def _scored(corpus: SharedCorpus, config: Any, place: Path, seed: int, settings: TranslationStudy) -> dict[str, Any]:
+def _scored(
+    corpus: SharedCorpus, system: System, config: Any, place: Path, seed: int, settings: TranslationStudy
+) -> dict[str, Any]:
     """Train one model and tell how good and how fast it is."""
-    run = trained(corpus, config, place, training={"seed": seed})
+    own = {"learning_rate": settings.learning_rates[system.name]} if system.name in settings.learning_rates else {}
+    run = trained(corpus, config, place, training={"seed": seed, **own})
     result, rows = scores_on_test(run), log_rows(run)
     speeds = [row["tokens_per_second"] for row in rows]
     validated = [row for row in rows if "validation_loss" in row]
@@ -118,6 +129,7 @@ def _scored(corpus: SharedCorpus, config: Any, place: Path, seed: int, settings:
         "seed": seed,
         "parameters": count_parameters(config),
         "d_model": config.d_model,
+        "learning_rate": max(row["learning_rate"] for row in rows),
         "updates": rows[-1]["step"],
         "training_seconds": rows[-1]["seconds"],
         "tokens_per_second": statistics.median(speeds),
@@ -195,13 +207,13 @@ def _by_corpus(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[Ma
 def _scores_table(corpus: str, systems: Mapping[str, list[Mapping[str, Any]]]) -> Table:
     metrics = {metric: score["signature"] for run in systems.values() for metric, score in run[0]["scores"].items()}
     names = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
-    columns = ["system", "parameters", "d_model"]
+    columns = ["system", "parameters", "d_model", "highest rate"]
     columns += [
         text for metric in metrics for text in (names.get(metric, metric), f"95% of {names.get(metric, metric)}")
     ]
     lines = []
     for system, runs in systems.items():
-        line: list[Value] = [system, runs[0]["parameters"], runs[0]["d_model"]]
+        line: list[Value] = [system, runs[0]["parameters"], runs[0]["d_model"], runs[0]["learning_rate"]]
         for metric in metrics:
             scores = [run["scores"][metric] for run in runs]
             line += [f"{statistics.fmean(score['score'] for score in scores):.2f}", _interval(scores)]

@@ -104,12 +104,13 @@ def test_everything_wrong_in_a_file_is_said_at_once(tmp_path: Path):
       transformer: {d_model: 30, num_heads: 4}
       seeds: [1, 1]
       length_quantiles: [0.5, 0.2]
+      learning_rates: {gruu: 0.1, gru: fast}
     """
     with pytest.raises(UsageError) as caught:
         load_ladder(ladder(tmp_path, text))
     assert caught.value.exit_code == 2
     head, *lines = str(caught.value).splitlines()
-    assert head == f"ladder {tmp_path}/ladder.yaml: 9 problems"
+    assert head == f"ladder {tmp_path}/ladder.yaml: 11 problems"
     starts = [line.strip().split(":")[0] for line in lines]
     assert starts == [
         "laddr",
@@ -119,6 +120,8 @@ def test_everything_wrong_in_a_file_is_said_at_once(tmp_path: Path):
         "translation.corpora.lost.data.corpus = ../nowhere",
         "translation.corpora.lost.model.num_heads = 4",
         "translation.corpora.flat",
+        "translation.learning_rates.gruu",
+        "translation.learning_rates.gru = fast",
         "translation.seeds = [1, 1]",
         "translation.length_quantiles = [0.5, 0.2]",
     ]

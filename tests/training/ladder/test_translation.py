@@ -22,6 +22,7 @@ def row(system: str, seed: int, bleu: float, reached: float | None) -> dict:
         "seed": seed,
         "parameters": 1000,
         "d_model": 64,
+        "learning_rate": 0.002,
         "updates": 10,
         "training_seconds": 120.0 * seed,
         "tokens_per_second": 100.0 * seed,
@@ -44,8 +45,8 @@ def test_tables_hold_means_over_seeds_in_the_ladder_s_order():
     assert scores.title == "m30k: test scores"
     # (10 + 12) / 2; the interval's ends are 9 and 12 of one seed, 11 and 14 of the other
     assert scores.rows == [
-        ["gru", 1000, 64, "11.00", "10.0–13.0", "10.00 12.00"],
-        ["transformer", 1000, 64, "30.00", "29.0–32.0", "30.00"],
+        ["gru", 1000, 64, 0.002, "11.00", "10.0–13.0", "10.00 12.00"],
+        ["transformer", 1000, 64, 0.002, "30.00", "29.0–32.0", "30.00"],
     ]
     assert "BLEU: sig|tok:13a" in scores.note
     assert lengths.columns == ["system", "1–4 (6)", "5–9 (1)"]

@@ -1,0 +1,98 @@
+"""Seconds and peak memory of one training step at one size after the other; bench_scale.py starts it.
+
+    python benchmarks/bench_scale_steps.py '[{"length": 512, "rows": 1}]'
+
+Each point is one forward and backward pass of a model of base's dimensions with 2+2 layers in float32. Memory is what
+the kernel counts: the process's highest resident memory during the step, above what it held before. The C library is
+told by the caller to give every freed block back, or an earlier point's would hide a later one's. Prints JSON.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+PRESET = "C-n2"
+FIRST_WORD, IGNORED = 4, -100
+MIN_SECONDS, MOST_STEPS = 1.0, 5  # a point is repeated until both say that it is enough
+
+
+def build(vocabulary: int, attention: str) -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(1)
+    model = VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig.from_preset(PRESET, vocab_size=vocabulary)
+    )
+    model.set_attn_implementation(attention)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)  # there from the start, as in every update but the first
+    return model.train()
+
+
+def batch(rows: int, length: int, vocabulary: int, padded: bool) -> dict[str, torch.Tensor]:
+    """Random ids (rows, length) on both sides; where padded, every other row is only half as long."""
+    draw = torch.Generator().manual_seed(2)
+    sides = torch.randint(FIRST_WORD, vocabulary, (2, rows, length), generator=draw)
+    mask = torch.ones(rows, length, dtype=torch.int64)
+    if padded:
+        mask[1::2, length // 2 :] = 0
+    pad = VanillaTransformerConfig().pad_token_id
+    return {
+        "input_ids": sides[0].masked_fill(mask == 0, pad),
+        "attention_mask": mask,
+        "labels": sides[1].masked_fill(mask == 0, IGNORED),
+    }
+
+
+def resident() -> tuple[int, int]:
+    """Bytes of resident memory now and at its highest since the last `forget_peak`."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    sizes = {name: value for name, _, value in (line.partition(":") for line in status.splitlines())}
+    return tuple(1024 * int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def measure(point: dict[str, Any]) -> dict[str, Any]:
+    """A point has rows, length, vocabulary, attention ("sdpa" or "eager") and padded."""
+    model = build(point["vocabulary"], point["attention"])
+    inputs = batch(point["rows"], point["length"], point["vocabulary"], point["padded"])
+    if point["length"] <= 1024:  # the first step of all sets libraries up; long ones are long enough to bear it
+        model(**inputs).loss.backward()
+    gc.collect()
+    forget_peak()
+    before, _ = resident()
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < MIN_SECONDS and len(seconds) < MOST_STEPS):
+        began = time.perf_counter()
+        model(**inputs).loss.backward()
+        seconds.append(time.perf_counter() - began)
+    _, peak = resident()
+    tokens = int(inputs["attention_mask"].sum() + (inputs["labels"] != IGNORED).sum())
+    taken = statistics.median(seconds)
+    return point | {
+        "seconds": taken,
+        "steps": len(seconds),
+        "tokens": tokens,
+        "tokens_per_second": tokens / taken,
+        "peak_bytes": peak - before,
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("points", type=json.loads)
+    parser.add_argument("--threads", type=int, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    measure(arguments.points[0] | {"length": 16, "rows": 1})  # warms up
+    print(json.dumps([measure(point) for point in arguments.points]))
