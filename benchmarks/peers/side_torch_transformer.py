@@ -30,6 +30,7 @@ class Translator(nn.Module):
         )
         self.stacks.encoder.norm = self.stacks.decoder.norm = None  # post-norm needs none
         self.embedding = nn.Embedding(setup.vocabulary, setup.d_model)
+        nn.init.normal_(self.embedding.weight, std=setup.d_model**-0.5)  # as every other side begins
         self.dropout = nn.Dropout(setup.dropout)
         table = sinusoids(torch.arange(LONGEST), setup.d_model, "interleaved").float()
         self.register_buffer("positions", table, persistent=False)
