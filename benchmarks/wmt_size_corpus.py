@@ -44,6 +44,7 @@ def generate(
 
     `held_out` are the dev pairs, whose sources the pairs of test_overlap repeat in other letters.
     """
+    held_out = [pair for pair in held_out if _kept_by_ratio(*pair)]  # that check comes before theirs
     draw = random.Random(seed)
     seen: set[int] = set()
     reasons = [reason for reason, count in SOWN.items() for _ in range(count)]

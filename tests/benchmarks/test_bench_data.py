@@ -10,7 +10,11 @@ from vanilla_transformer.training.cleaning import DROPPED, DigestSet, Rules, cle
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 POOL = [(f"one {number} two", f"eins {number} zwei") for number in range(50)]
-HELD_OUT = [("Never train on this.", "Nie damit trainieren."), ("Nor on that.", "Noch damit.")]
+HELD_OUT = [
+    ("Never train on this.", "Nie damit trainieren."),
+    ("Nor on that.", "Noch damit."),
+    ("A pair whose sides differ that much fails an earlier check.", "Ratio."),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
