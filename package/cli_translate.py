@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -57,36 +56,33 @@ def translate_command(
     """
     precision = chosen_precision(precision, int8)
     from vanilla_transformer.training.saved_model import load_model
-    from vanilla_transformer.training.translation import translate_nbest, translate_stream, weights_unchanged
+    from vanilla_transformer.training.translation import translate_nbest_stream, translate_stream, weights_unchanged
 
     loaded, tokenizer = load_model(model, device=device, precision=precision)
-    decoding: dict[str, Any] = {
+    size = chunk_lines or (1 if sys.stdin is not None and sys.stdin.isatty() else 1024)
+    options: dict[str, Any] = {
         "num_beams": beams,
         "length_penalty": length_penalty,
         "batch_tokens": batch_tokens,
         "prefix": prefix,
+        "chunk_lines": size,
     }
     lines = _stdin_lines()
-    size = chunk_lines or (1 if sys.stdin.isatty() else 1024)
     with weights_unchanged(loaded):
         if not (nbest or scores or json_):
-            for text in translate_stream(loaded, tokenizer, lines, chunk_lines=size, **decoding):
-                print(text, flush=size == 1)
+            for number, text in enumerate(translate_stream(loaded, tokenizer, lines, **options), start=1):
+                print(text, flush=number % size == 0)
             return
-        number = 0
-        while chunk := list(islice(lines, size)):
-            numbers = range(number + 1, number + len(chunk) + 1)
-            answers = translate_nbest(loaded, tokenizer, chunk, nbest or 1, numbers=numbers, **decoding)
-            for number, line, candidates in zip(numbers, chunk, answers, strict=True):
-                if json_:
-                    translations = [{"text": text, "score": score} for text, score in candidates]
-                    print(
-                        json.dumps({"line": number, "source": line, "translations": translations}, ensure_ascii=False)
-                    )
-                else:
-                    for text, score in candidates:
-                        print(*([number] if nbest else []), *([f"{score:.4f}"] if scores else []), text, sep="\t")
-            sys.stdout.flush()
+        answers = translate_nbest_stream(loaded, tokenizer, lines, nbest or 1, **options)
+        for number, (line, candidates) in enumerate(answers, start=1):
+            if json_:
+                translations = [{"text": text, "score": score} for text, score in candidates]
+                print(json.dumps({"line": number, "source": line, "translations": translations}, ensure_ascii=False))
+            else:
+                for text, score in candidates:
+                    print(*([number] if nbest else []), *([f"{score:.4f}"] if scores else []), text, sep="\t")
+            if number % size == 0:  # whoever writes chunk by chunk waits for these answers
+                sys.stdout.flush()
 
 
 def _stdin_lines() -> Iterator[str]:
@@ -95,4 +91,5 @@ def _stdin_lines() -> Iterator[str]:
 
     if sys.stdin is None:
         raise UserError("stdin is closed, and the text to translate comes from there.")
-    return decoded_lines(sys.stdin.buffer, "stdin")
+    # Detached, the interpreter does not close it at its end, which would wait for a thread that still reads.
+    return decoded_lines(sys.stdin.detach(), "stdin")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from vanilla_transformer.configuration.errors import UsageError, UserError
 from vanilla_transformer.modeling.modeling_vanilla_transformer import PositionLimitError
 from vanilla_transformer.training.evaluation import single_line
 from vanilla_transformer.training.memory import is_out_of_memory
+from vanilla_transformer.training.read_ahead import read_ahead
 
 # Attention takes memory by the square of the length: a book on one line would end the process without a word.
 MAX_SENTENCE_TOKENS = 10_000
@@ -72,7 +74,9 @@ def translate(
     spaces. The model's training mode is as before afterwards. Raises SentenceTooLongError, before any work, for a
     sentence longer than learned positions or MAX_SENTENCE_TOKENS, UserError where the memory does not hold a batch.
     """
-    translations = _decode(model, tokenizer, sentences, 1, prefix, numbers, on_progress, decoding, scored=False)
+    settings = _search_settings(model, 1, decoding)
+    encoded = _encode(model, tokenizer, sentences, prefix, numbers)
+    translations = _decode(model, tokenizer, encoded, 1, settings, on_progress, scored=False)
     return [candidates[0][0] for candidates in translations]
 
 
@@ -92,7 +96,9 @@ def translate_nbest(
     A score is what the beam search ranked by: log P(translation | source) over the tokens after the prefix, divided by
     the length penalty, ((5 + length) / 6) ** alpha for GNMT. With num_beams=1 and n=1, of the greedy translation.
     """
-    return _decode(model, tokenizer, sentences, n, prefix, numbers, on_progress, decoding, scored=True)
+    settings = _search_settings(model, n, decoding)
+    encoded = _encode(model, tokenizer, sentences, prefix, numbers)
+    return _decode(model, tokenizer, encoded, n, settings, on_progress, scored=True)
 
 
 def translate_stream(
@@ -101,17 +107,34 @@ def translate_stream(
     lines: Iterable[str],
     *,
     chunk_lines: int = 1024,
-    **options: Any,
+    prefix: str = "",
+    **decoding: Any,
 ) -> Iterator[str]:
-    """Translations of lines as they come, in order; `options` as for `translate`.
+    """Translations of lines as they come, in order; `prefix` and `decoding` as for `translate`.
 
-    Reads `chunk_lines` lines, sorts them into batches and yields their translations before it reads on, so memory stays
-    bounded; 1 answers each line at once.
+    Reads `chunk_lines` lines, sorts them into batches and yields their translations; 1 answers each line at once. The
+    next chunk is read and tokenised in a thread meanwhile, so memory stays bounded and no answer waits for it.
     """
-    lines, read = iter(lines), 0
-    while chunk := list(islice(lines, chunk_lines)):
-        yield from translate(model, tokenizer, chunk, numbers=range(read + 1, read + len(chunk) + 1), **options)
-        read += len(chunk)
+    settings = _search_settings(model, 1, decoding)
+    for chunk in read_ahead(_chunks(model, tokenizer, lines, chunk_lines, prefix)):
+        for candidates in _decode(model, tokenizer, chunk, 1, settings, scored=False):
+            yield candidates[0][0]
+
+
+def translate_nbest_stream(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Iterable[str],
+    n: int,
+    *,
+    chunk_lines: int = 1024,
+    prefix: str = "",
+    **decoding: Any,
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """`translate_nbest` of lines as they come, as in `translate_stream`: each line with its translations."""
+    settings = _search_settings(model, n, decoding)
+    for chunk in read_ahead(_chunks(model, tokenizer, lines, chunk_lines, prefix)):
+        yield from zip(chunk.sentences, _decode(model, tokenizer, chunk, n, settings, scored=True), strict=True)
 
 
 def translate_sharded(
@@ -181,33 +204,60 @@ def score_pairs(
     return scores
 
 
-def _decode(
+@dataclass(frozen=True)
+class _Encoded:
+    """Sentences, and the token ids of those that hold a word: `worded` are their indices."""
+
+    sentences: Sequence[str]
+    worded: list[int]
+    source_ids: list[list[int]]
+    prefix_ids: list[list[int]]
+
+
+def _encode(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
-    n: int,
     prefix: str | Sequence[str],
     numbers: Sequence[int] | None,
-    on_progress: Callable[[int], object] | None,
-    decoding: dict[str, Any],
-    scored: bool,
-) -> list[list[tuple[str, float]]]:
-    settings = decoding_settings(model, **decoding)
-    if not 1 <= n <= settings["num_beams"]:
-        raise UsageError(f"{n} translations of each sentence need n from 1 to num_beams = {settings['num_beams']}.")
+) -> _Encoded:
+    """Tokenise; a sentence that is too long is named by its number."""
     prefixes = [prefix] * len(sentences) if isinstance(prefix, str) else list(prefix)
     if len(prefixes) != len(sentences):
         raise UsageError(f"{len(prefixes)} prefixes for {len(sentences)} sentences; give one for all or one for each.")
-
-    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sentences]
     worded = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    if on_progress and len(worded) < len(sentences):
-        on_progress(len(sentences) - len(worded))
     source_ids = _token_ids(tokenizer, text=[sentences[i] for i in worded])
     prefix_ids = _token_ids(tokenizer, text_target=[prefixes[i] for i in worded], add_special_tokens=False)
     numbers = numbers or range(1, len(sentences) + 1)
     numbered: dict[int | str, list[int]] = {numbers[i]: ids for i, ids in zip(worded, source_ids, strict=True)}
     check_lengths(model.config, "max_source_positions", numbered)
+    return _Encoded(sentences, worded, source_ids, prefix_ids)
+
+
+def _chunks(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lines: Iterable[str], chunk_lines: int, prefix: str
+) -> Iterator[_Encoded]:
+    lines, read = iter(lines), 0
+    while sentences := list(islice(lines, chunk_lines)):
+        yield _encode(model, tokenizer, sentences, prefix, range(read + 1, read + len(sentences) + 1))
+        read += len(sentences)
+
+
+def _decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: _Encoded,
+    n: int,
+    settings: dict[str, Any],
+    on_progress: Callable[[int], object] | None = None,
+    *,
+    scored: bool,
+) -> list[list[tuple[str, float]]]:
+    """For each sentence its `n` best translations with their scores, 0.0 where they are not `scored`."""
+    worded, source_ids, prefix_ids = encoded.worded, encoded.source_ids, encoded.prefix_ids
+    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in encoded.sentences]
+    if on_progress and len(worded) < len(results):
+        on_progress(len(results) - len(worded))
     options, start_id = _search_options(settings, n), model.generation_config.decoder_start_token_id
     # Prefixes of different length would need padding on the decoder's left, so they go into different batches.
     batches = _batches([len(ids) for ids in source_ids], [len(ids) for ids in prefix_ids], settings["batch_tokens"])
@@ -231,6 +281,13 @@ def _decode(
             if on_progress:
                 on_progress(len(batch))
     return results
+
+
+def _search_settings(model: PreTrainedModel, n: int, decoding: Mapping[str, Any]) -> dict[str, Any]:
+    settings = decoding_settings(model, **decoding)
+    if not 1 <= n <= settings["num_beams"]:
+        raise UsageError(f"{n} translations of each sentence need n from 1 to num_beams = {settings['num_beams']}.")
+    return settings
 
 
 def _search_options(settings: dict[str, Any], n: int) -> dict[str, Any]:

@@ -187,7 +187,8 @@ letters = "abcdefghijklmnopqrstuvwxyz"
 texts = [a + b + " " + b + a for a in letters for b in letters] * 3
 texts += [chr(0x4E00 + i) * 2 for i in range(600)]
 for kind, size in (("bpe", 1000), ("words", 500)):
-    train_tokenizer(texts, SimpleNamespace(vocab_size=size, type=kind, codes=None)).save_pretrained(f"{sys.argv[1]}/{kind}")
+    settings = SimpleNamespace(vocab_size=size, type=kind, codes=None)
+    train_tokenizer(texts, settings).save_pretrained(f"{sys.argv[1]}/{kind}")
 """
     files = []
     for run in ("1", "2"):

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from vanilla_transformer.training.translation import (
     score_pairs,
     translate,
     translate_nbest,
+    translate_nbest_stream,
     translate_sharded,
     translate_stream,
     weights_unchanged,
@@ -183,17 +185,46 @@ def test_scores_of_pairs_equal_a_plain_loop(model, tokenizer):
 
 
 def test_a_stream_is_answered_in_order_and_piecewise(model, tokenizer):
-    read = []
+    arrives = threading.Event()
 
     def lines():
-        for sentence in SENTENCES:
-            read.append(sentence)
-            yield sentence
+        yield from SENTENCES[:3]
+        assert arrives.wait(60)
+        yield from SENTENCES[3:]
 
     answers = translate_stream(model, tokenizer, lines(), chunk_lines=3)
-    first = next(answers)
-    assert len(read) == 3
-    assert [first, *answers] == translate(model, tokenizer, SENTENCES)
+    first = [next(answers) for _ in range(3)]  # while nobody has written the fourth line
+    arrives.set()
+    assert [*first, *answers] == translate(model, tokenizer, SENTENCES)
+
+
+def test_a_stream_is_read_and_tokenised_while_it_is_decoded(model, tokenizer, monkeypatch):
+    tokenised, generate, encode = threading.Event(), type(model).generate, translation._encode
+
+    def noted(model, tokenizer, sentences, *rest):
+        encoded = encode(model, tokenizer, sentences, *rest)
+        if sentences == SENTENCES[3:6]:
+            tokenised.set()
+        return encoded
+
+    def decoded(*arguments, **options):
+        assert tokenised.wait(60)  # of the second three lines, in the first batch of the first three
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(translation, "_encode", noted)
+    monkeypatch.setattr(type(model), "generate", decoded)
+    assert len(list(translate_stream(model, tokenizer, SENTENCES, chunk_lines=3))) == len(SENTENCES)
+
+
+def test_a_stream_of_best_translations_tells_their_lines(model, tokenizer):
+    wanted = translate_nbest(model, tokenizer, SENTENCES, 2, num_beams=3)
+    streamed = translate_nbest_stream(model, tokenizer, SENTENCES, 2, num_beams=3, chunk_lines=3)
+    lines, candidates = zip(*streamed, strict=True)
+    assert list(lines) == SENTENCES
+    texts = [[text for text, _ in translations] for translations in candidates]
+    assert texts == [[text for text, _ in translations] for translations in wanted]
+    with pytest.raises(UsageError, match="4 translations of each sentence need n from 1 to num_beams = 3"):
+        next(translate_nbest_stream(model, tokenizer, SENTENCES, 4, num_beams=3))
 
 
 def test_weights_are_packed_once_for_all_batches(model, tokenizer, monkeypatch):
