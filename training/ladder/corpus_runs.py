@@ -12,8 +12,10 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import UsageError
+from vanilla_transformer.training.ladder.systems import SYSTEMS
 from vanilla_transformer.training.prepare import Prepared, prepare
 from vanilla_transformer.training.recipe import DECIDED_ELSEWHERE, recipe_from_mapping
+from vanilla_transformer.training.recipe_values import hint
 from vanilla_transformer.training.run_folder import RunFolder
 from vanilla_transformer.training.train import train
 
@@ -38,6 +40,17 @@ def section_problems(sections: Any) -> list[str]:
     except UsageError as error:
         return [line.strip() for line in str(error).splitlines()[1:]]
     return []
+
+
+def rate_problems(learning_rates: Mapping[str, Any]) -> list[str]:
+    """What is wrong with highest rates by system's name."""
+    found = []
+    for name, rate in learning_rates.items():
+        if name not in SYSTEMS:
+            found.append(f"learning_rates.{name}: unknown{hint(name, SYSTEMS, list(SYSTEMS))}")
+        elif not isinstance(rate, int | float) or not rate > 0:
+            found.append(f"learning_rates.{name} = {rate}: must be a number above 0")
+    return found
 
 
 @dataclass(frozen=True)

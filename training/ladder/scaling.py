@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.training.ladder.cells import Cells
-from vanilla_transformer.training.ladder.corpus_runs import SharedCorpus, log_rows, trained
+from vanilla_transformer.training.ladder.corpus_runs import SharedCorpus, log_rows, rate_problems, trained
 from vanilla_transformer.training.ladder.exhibits import Plot, Series, Table
 from vanilla_transformer.training.ladder.recipe_study import RecipeStudy, best_loss
 from vanilla_transformer.training.ladder.systems import SYSTEMS, System, count_parameters, matched_config
@@ -31,12 +31,14 @@ class ScalingStudy(RecipeStudy):
     # Shares of the training pairs, from the first pair on, at `data_parameters` parameters.
     data_fractions: list[float] = field(default_factory=lambda: [0.0625, 0.25, 1.0])
     data_parameters: int = 1_000_000
+    # Highest rates of systems, by name, that learn better with another one than training.learning_rate.
+    learning_rates: dict[str, Any] = field(default_factory=dict)
     # Fields that all recurrent systems have.
     recurrent: dict[str, Any] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
         names = list(SYSTEMS)
-        found = super().problems()
+        found = super().problems() + rate_problems(self.learning_rates)
         found += [
             f"systems = {name}: unknown{hint(name, names, names)}" for name in self.systems if name not in SYSTEMS
         ]
@@ -54,7 +56,7 @@ class ScalingStudy(RecipeStudy):
 
     def decided(self) -> dict[str, Any]:
         """What a finished cell depends on; sizes, shares, systems and seeds may be added later."""
-        return {**self.recipe_decided(), "recurrent": self.recurrent}
+        return {**self.recipe_decided(), "recurrent": self.recurrent, "learning_rates": self.learning_rates}
 
 
 def run(settings: ScalingStudy, systems: Sequence[System], folder: Path) -> None:
@@ -88,17 +90,22 @@ def run(settings: ScalingStudy, systems: Sequence[System], folder: Path) -> None
     }
     for (system, asked, share, seed), key in missing.items():
         place = runs / f"{system.name}-{asked}-{share:g}-seed{seed}"
-        row = _trained(corpus, configs[system, asked], place, share, seed)
+        training: dict[str, Any] = {"seed": seed}
+        if system.name in settings.learning_rates:
+            training["learning_rate"] = settings.learning_rates[system.name]
+        row = _trained(corpus, configs[system, asked], place, share, training)
         cells.put(key, {"system": system.name, "asked": asked, **row})
 
 
-def _trained(corpus: SharedCorpus, config: PreTrainedConfig, place: Path, share: float, seed: int) -> dict[str, Any]:
+def _trained(
+    corpus: SharedCorpus, config: PreTrainedConfig, place: Path, share: float, training: dict[str, Any]
+) -> dict[str, Any]:
     """Train one model on a share of the data and tell its losses."""
     # Validated by loss alone: test files that the recipe names are not translated.
     data: dict[str, Any] = {"test": None}
     if share < 1:
         data["limit"] = max(1, round(share * len(corpus.prepared.train)))
-    finished = trained(corpus, config, place, data=data, training={"seed": seed}, evaluation={"decode": False})
+    finished = trained(corpus, config, place, data=data, training=training, evaluation={"decode": False})
     rows = log_rows(finished)
     manifest = json.loads(finished.manifest.read_text(encoding="utf-8"))
     return {
@@ -107,7 +114,8 @@ def _trained(corpus: SharedCorpus, config: PreTrainedConfig, place: Path, share:
         "d_model": config.d_model,
         "share": share,
         "pairs": manifest["data"]["counters"]["train"]["kept"],
-        "seed": seed,
+        "seed": training["seed"],
+        "learning_rate": max(row["learning_rate"] for row in rows),
         "updates": rows[-1]["step"],
         "validation_loss": best_loss(rows),
         "last_validation_loss": [row["validation_loss"] for row in rows if "validation_loss" in row][-1],

@@ -16,6 +16,7 @@ from vanilla_transformer.training.ladder.corpus_runs import (
     hypotheses_on_test,
     log_rows,
     merged,
+    rate_problems,
     scores_on_test,
     seconds_to,
     section_problems,
@@ -23,7 +24,6 @@ from vanilla_transformer.training.ladder.corpus_runs import (
 )
 from vanilla_transformer.training.ladder.exhibits import Plot, Series, Table, Value
 from vanilla_transformer.training.ladder.systems import SYSTEMS, System, count_parameters, matched_config
-from vanilla_transformer.training.recipe_values import hint
 
 TITLE = "Translation"
 # Test sets drawn for the interval of a bucket's BLEU.
@@ -62,11 +62,7 @@ class TranslationStudy:
             else:
                 mapping = merged(self.sections(name), {"model": {"preset": None, **self.transformer}})
                 found += [f"corpora.{name}.{problem}" for problem in section_problems(mapping)]
-        for name, rate in self.learning_rates.items():
-            if name not in SYSTEMS:
-                found.append(f"learning_rates.{name}: unknown{hint(name, SYSTEMS, list(SYSTEMS))}")
-            elif not isinstance(rate, int | float) or not rate > 0:
-                found.append(f"learning_rates.{name} = {rate}: must be a number above 0")
+        found += rate_problems(self.learning_rates)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             found.append(f"seeds = {self.seeds}: name at least one, and none twice")
         if self.parameters is not None and self.parameters < 1:
