@@ -79,12 +79,12 @@ class Runs:
             launcher += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
         command = [*launcher, "vanilla_transformer.training.train", str(recipe), "--output-dir", str(run / "run")]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        log = open(run / "log", "w", encoding="utf-8")
-        with log:
+        with open(run / "log", "w", encoding="utf-8") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         return process, run
 
     def finished(self, process: subprocess.Popen, run: Path) -> float:
+        """Wait for the end of a training; its tokens a second, the median of its updates behind the warm-up."""
         if process.wait():
             sys.exit(f"A run failed:\n{(run / 'log').read_text(encoding='utf-8')}")
         lines = (run / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -144,7 +144,8 @@ def _ratio_line(model: dict[str, Any], goal: Goal) -> str | None:
         return None
     fastest = min(ratios, key=lambda peer: ratios[peer])
     said = goal.said if goal.said.startswith(fastest) or len(ratios) == 1 else f"{goal.said} ({fastest})"
-    return _line(f"{goal.ours} against {said}", ratios[fastest], goal.least, ".2f")
+    line = _line(f"{goal.ours} against {said}", ratios[fastest], goal.least, ".2f")
+    return f"{line}; at an MFU of 100% it would be {ratios[fastest] / model['sides'][goal.ours]['mfu']['median']:.2f}"
 
 
 def _line(what: str, value: float, least: float, form: str) -> str:
