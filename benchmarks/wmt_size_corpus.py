@@ -12,6 +12,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from vanilla_transformer.training.cleaning import overlap_key
+
 LANGS = ("en", "de")
 # German-English training files of the shared data; the dev split is none of them.
 SOURCES = ("tatoeba_en-de/train", "multi30k/train", "iwslt14_de-en/train-sample")
@@ -44,8 +46,9 @@ def generate(
 
     `held_out` are the dev pairs, whose sources the pairs of test_overlap repeat in other letters.
     """
-    held_out = [pair for pair in held_out if _kept_by_ratio(*pair)]  # that check comes before theirs
     draw = random.Random(seed)
+    held_out_keys = {overlap_key(source) for source, _ in held_out}
+    held_out = [pair for pair in held_out if _kept_by_ratio(*pair)]  # that check comes before theirs
     seen: set[int] = set()
     reasons = [reason for reason, count in SOWN.items() for _ in range(count)]
     sow_every = (1000 - len(reasons)) // len(reasons)
@@ -58,7 +61,7 @@ def generate(
             source, target = f"{name}: {source}", f"{name}: {target}"
         size = len(seen)
         seen.add(hash((source, target)))
-        if len(seen) == size or not _kept_by_ratio(source, target):
+        if len(seen) == size or not _kept_by_ratio(source, target) or overlap_key(source) in held_out_keys:
             continue
         kept += 1
         yield source, target, None
