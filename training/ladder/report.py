@@ -27,7 +27,7 @@ def write_report(folder: Path) -> Path:
             rows = list(read_cells(path)[1].values())
             module = importlib.import_module(f"vanilla_transformer.training.ladder.{name}")
             parts.append(Part(name, module.TITLE, module.tables(rows), module.plots(rows)))
-            made = _made(json.loads(path.read_text(encoding="utf-8")))
+            made = measured_with(json.loads(path.read_text(encoding="utf-8")))
     plots = folder / "plots"
     with explained(f"The report in {folder}", "Make room and start the same command again; finished cells are kept."):
         plots.mkdir(exist_ok=True)
@@ -50,13 +50,14 @@ def markdown(made: str, parts: Sequence[Part]) -> str:
     for part in parts:
         lines += ["", f"## {part.title}"]
         for table in part.tables:
-            lines += ["", f"**{table.title}**", "", *_table_lines(table), *(["", table.note] if table.note else [])]
+            lines += ["", f"**{table.title}**", "", *table_lines(table), *(["", table.note] if table.note else [])]
         for plot in part.plots:
             lines += ["", f"![{plot.title}](plots/{file_name(part, plot)})", *(["", plot.note] if plot.note else [])]
     return "\n".join(lines) + "\n"
 
 
-def _table_lines(table: Table) -> list[str]:
+def table_lines(table: Table) -> list[str]:
+    """The table in Markdown, without its title and note."""
     rows = [[shown(value).replace("|", "\\|") for value in row] for row in table.rows]
     sides = ["---", *["---:"] * (len(table.columns) - 1)]
     return ["| " + " | ".join(row) + " |" for row in (list(table.columns), sides, *rows)]
@@ -67,7 +68,7 @@ def _as_data(part: Part) -> dict[str, Any]:
     return {"title": part.title, "tables": [dataclasses.asdict(table) for table in part.tables]}
 
 
-def _made(content: Mapping[str, Any]) -> str:
+def measured_with(content: Mapping[str, Any]) -> str:
     """Where and with what the cells of a study were measured, in one line."""
     machine, libraries, code = content["machine"], content["libraries"], content["code"]
     devices = ", ".join(machine["accelerators"]) or "no GPU"
