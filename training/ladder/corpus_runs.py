@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer.configuration.errors import UsageError
-from vanilla_transformer.training.ladder.systems import SYSTEMS
+from vanilla_transformer.training.ladder.systems import SYSTEMS, System
 from vanilla_transformer.training.prepare import Prepared, prepare
 from vanilla_transformer.training.recipe import DECIDED_ELSEWHERE, recipe_from_mapping
 from vanilla_transformer.training.recipe_values import hint
@@ -51,6 +51,11 @@ def rate_problems(learning_rates: Mapping[str, Any]) -> list[str]:
         elif not isinstance(rate, int | float) or not rate > 0:
             found.append(f"learning_rates.{name} = {rate}: must be a number above 0")
     return found
+
+
+def own_rate(learning_rates: Mapping[str, Any], system: System) -> dict[str, Any]:
+    """The fields of the training section in which a system differs: its highest rate, where it has one of its own."""
+    return {"learning_rate": learning_rates[system.name]} if system.name in learning_rates else {}
 
 
 @dataclass(frozen=True)

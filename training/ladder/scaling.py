@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.training.ladder.cells import Cells
-from vanilla_transformer.training.ladder.corpus_runs import SharedCorpus, log_rows, rate_problems, trained
+from vanilla_transformer.training.ladder.corpus_runs import SharedCorpus, log_rows, own_rate, rate_problems, trained
 from vanilla_transformer.training.ladder.exhibits import Plot, Series, Table
 from vanilla_transformer.training.ladder.recipe_study import RecipeStudy, best_loss
 from vanilla_transformer.training.ladder.systems import SYSTEMS, System, count_parameters, matched_config
@@ -90,9 +90,7 @@ def run(settings: ScalingStudy, systems: Sequence[System], folder: Path) -> None
     }
     for (system, asked, share, seed), key in missing.items():
         place = runs / f"{system.name}-{asked}-{share:g}-seed{seed}"
-        training: dict[str, Any] = {"seed": seed}
-        if system.name in settings.learning_rates:
-            training["learning_rate"] = settings.learning_rates[system.name]
+        training = {"seed": seed, **own_rate(settings.learning_rates, system)}
         row = _trained(corpus, configs[system, asked], place, share, training)
         cells.put(key, {"system": system.name, "asked": asked, **row})
 

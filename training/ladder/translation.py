@@ -16,6 +16,7 @@ from vanilla_transformer.training.ladder.corpus_runs import (
     hypotheses_on_test,
     log_rows,
     merged,
+    own_rate,
     rate_problems,
     scores_on_test,
     seconds_to,
@@ -116,8 +117,7 @@ def _scored(
     corpus: SharedCorpus, system: System, config: Any, place: Path, seed: int, settings: TranslationStudy
 ) -> dict[str, Any]:
     """Train one model and tell how good and how fast it is."""
-    own = {"learning_rate": settings.learning_rates[system.name]} if system.name in settings.learning_rates else {}
-    run = trained(corpus, config, place, training={"seed": seed, **own})
+    run = trained(corpus, config, place, training={"seed": seed, **own_rate(settings.learning_rates, system)})
     result, rows = scores_on_test(run), log_rows(run)
     speeds = [row["tokens_per_second"] for row in rows]
     validated = [row for row in rows if "validation_loss" in row]
