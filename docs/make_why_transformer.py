@@ -23,6 +23,7 @@ import why_transformer_notes
 from why_transformer_chinese import chinese, chinese_table
 
 from vanilla_transformer.configuration.errors import UserError
+from vanilla_transformer.training.durable import write_text
 from vanilla_transformer.training.ladder.cells import read_cells
 from vanilla_transformer.training.ladder.report import measured_with, table_lines
 from vanilla_transformer.training.ladder.settings import STUDIES
@@ -153,7 +154,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(f"error: {error}")
     for name, text in texts.items():
-        (DOCS / name).write_text(text, encoding="utf-8")
+        write_text(DOCS / name, text)
         print(DOCS / name)
 
 
