@@ -10,11 +10,11 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import time
 from typing import Any
 
 import datasets
+from bench_train_figures import spread
 from started import memory
 
 from vanilla_transformer.training.batching import EpochPlan, micro_batches, plan_epoch
@@ -68,10 +68,7 @@ def measure(path: str, budget: int, rounds: int) -> dict[str, Any]:
         "anonymous_bytes_with_a_plan": after,
         "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "corpus_bytes": corpus.data.nbytes,
-        "tokens_per_second": {
-            f"{workers} workers": {"median": statistics.median(each), "min": min(each), "max": max(each)}
-            for workers, each in rates.items()
-        },
+        "tokens_per_second": {f"{workers} workers": spread(each) for workers, each in rates.items()},
     }
 
 

@@ -51,6 +51,8 @@ STAGES = {"read_clean_store": "read, clean, store", "vocabulary": "vocabulary", 
 
 @dataclass(frozen=True)
 class Goal:
+    """What was aimed at: a value that may be no less, or no more, than its bound."""
+
     said: str
     value: float
     bound: float
@@ -90,6 +92,7 @@ def goals(result: dict[str, Any]) -> list[Goal]:
 
 
 def report(result: dict[str, Any]) -> str:
+    """The whole page."""
     tenth, whole, batches = result["prepare"]["tenth"], result["prepare"]["whole"], result["batches"]
 
     def row(said: str, value: Any) -> str:

@@ -83,6 +83,7 @@ def estimate(model: str, gpus: int, gpu: str = "H200") -> Estimate:
 
 
 def arithmetic() -> dict[str, Any]:
+    """All estimates, with what they assume and where the rest comes from."""
     return {
         "assumed": {
             "share_of_peak": ASSUMED_SHARE,

@@ -110,6 +110,7 @@ def goals(result: dict[str, Any]) -> list[str]:
 
 
 def report(result: dict[str, Any], figure: str) -> str:
+    """The whole page; `figure` is the picture's file beside it."""
     paper = result["on_paper"]
     sheet, assumed = paper["from_data_sheets"], paper["assumed"]
     steps = result["accumulation"]["steps"]

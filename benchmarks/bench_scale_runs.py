@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_train_figures import spread
+
 WARM_UP = 1  # updates
 PAIRS = 12_000  # of the corpus
 RECIPE = """\
@@ -96,7 +98,7 @@ def summary(first: list[float], second: list[float]) -> dict[str, Any]:
     shares = [one / other for one, other in zip(first, second, strict=True)]
     return {
         "tokens_per_second": {"first": first, "second": second},
-        "share": {"median": statistics.median(shares), "min": min(shares), "max": max(shares)},
+        "share": spread(shares),
     }
 
 

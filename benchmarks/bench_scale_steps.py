@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from started import status
 
 from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -26,13 +27,14 @@ MIN_SECONDS, MOST_STEPS = 1.0, 5  # a point is repeated until both say that it i
 
 
 def build(vocabulary: int, attention: str) -> VanillaTransformerForConditionalGeneration:
+    """A random model in training mode, its gradients there from the start."""
     torch.manual_seed(1)
     model = VanillaTransformerForConditionalGeneration(
         VanillaTransformerConfig.from_preset(PRESET, vocab_size=vocabulary)
     )
     model.set_attn_implementation(attention)
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # there from the start, as in every update but the first
+        parameter.grad = torch.zeros_like(parameter)  # as in every update but the first
     return model.train()
 
 
@@ -51,14 +53,8 @@ def batch(rows: int, length: int, vocabulary: int, padded: bool) -> dict[str, to
     }
 
 
-def resident() -> tuple[int, int]:
-    """Bytes of resident memory now and at its highest since the last `forget_peak`."""
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    sizes = {name: value for name, _, value in (line.partition(":") for line in status.splitlines())}
-    return tuple(1024 * int(sizes[name].split()[0]) for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
-
-
 def forget_peak() -> None:
+    """The kernel's highest resident memory of this process (VmHWM) is from now on counted anew."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
@@ -70,13 +66,13 @@ def measure(point: dict[str, Any]) -> dict[str, Any]:
         model(**inputs).loss.backward()
     gc.collect()
     forget_peak()
-    before, _ = resident()
+    before = status("self")["VmRSS"]
     seconds: list[float] = []
     while not seconds or (sum(seconds) < MIN_SECONDS and len(seconds) < MOST_STEPS):
         began = time.perf_counter()
         model(**inputs).loss.backward()
         seconds.append(time.perf_counter() - began)
-    _, peak = resident()
+    peak = status("self")["VmHWM"]
     tokens = int(inputs["attention_mask"].sum() + (inputs["labels"] != IGNORED).sum())
     taken = statistics.median(seconds)
     return point | {

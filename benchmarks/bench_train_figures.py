@@ -63,6 +63,7 @@ def work_of(model: Dimensions, pairs: list[Pair]) -> Work:
 
 
 def spread(values: list[float]) -> dict[str, float]:
+    """The middle and the ends of repeated measurements."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 

@@ -12,11 +12,9 @@ from vanilla_transformer.modeling.converters import joeynmt, marian
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def write_weights(
-    model: Dimensions, label_smoothing: float, tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path
-) -> int:
-    """Make FOLDER/ours, FOLDER/marian and FOLDER/joeynmt.pt of one random model; returns its number of parameters."""
-    config = VanillaTransformerConfig(
+def config_of(model: Dimensions, label_smoothing: float) -> VanillaTransformerConfig:
+    """The paper's model of these dimensions, with the workers' special tokens."""
+    return VanillaTransformerConfig(
         vocab_size=model.vocabulary,
         d_model=model.d_model,
         d_ff=model.d_ff,
@@ -30,8 +28,14 @@ def write_weights(
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
     )
+
+
+def write_weights(
+    model: Dimensions, label_smoothing: float, tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path
+) -> int:
+    """Make FOLDER/ours, FOLDER/marian and FOLDER/joeynmt.pt of one random model; returns its number of parameters."""
     torch.manual_seed(seed)
-    ours = VanillaTransformerForConditionalGeneration(config)
+    ours = VanillaTransformerForConditionalGeneration(config_of(model, label_smoothing))
     ours.save_pretrained(folder / "ours")
     marian.write(ours, tokenizer, folder / "marian")
     torch.save(joeynmt_weights(ours), folder / "joeynmt.pt")

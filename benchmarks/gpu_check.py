@@ -29,11 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 
 from bench_train_figures import Dimensions  # noqa: E402
+from bench_train_weights import config_of  # noqa: E402
 from gpu_check_correctness import Correctness  # noqa: E402
 from gpu_check_sides import (  # noqa: E402
+    SMOOTHING,
     Size,
     Updates,
-    config_of,
     decode,
     figures,
     marian,
@@ -124,7 +125,7 @@ def decoding(clock: Clock, size: Size, device: torch.device, asked: dict[str, in
         built = (
             marian(size.model)
             if name == "marian"
-            else VanillaTransformerForConditionalGeneration(config_of(size.model))
+            else VanillaTransformerForConditionalGeneration(config_of(size.model, SMOOTHING))
         )
         return built.to(device, torch.bfloat16).eval()
 

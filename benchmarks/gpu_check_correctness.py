@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_check_sides import FIRST_WORD, PAD, SEED, bfloat16, config_of
+from bench_train_weights import config_of
+from gpu_check_sides import FIRST_WORD, PAD, SEED, SMOOTHING, bfloat16
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -20,7 +21,7 @@ class Correctness:
     def __init__(self, model: Any, device: torch.device):
         torch.manual_seed(SEED)
         self._device = device
-        self._model = VanillaTransformerForConditionalGeneration(config_of(model)).to(device).eval()
+        self._model = VanillaTransformerForConditionalGeneration(config_of(model, SMOOTHING)).to(device).eval()
         draw = torch.Generator().manual_seed(SEED)
         self._ids = torch.randint(FIRST_WORD, model.vocabulary, (2, ROWS, LENGTH), generator=draw)
 

@@ -14,12 +14,12 @@ import datasets
 import numpy as np
 import torch
 from bench_train_figures import Dimensions, Work, operations
+from bench_train_weights import config_of
 from side_torch_transformer import Translator
 from transformers import MarianConfig, MarianMTModel
 from transformers.trainer_pt_utils import LabelSmoother
 from worker import BETAS, BOS, EOS, EPSILON, LEARNING_RATE, PAD, Batch, Setup
 
-from vanilla_transformer.configuration.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.modeling.loss_vanilla_transformer import shifted_right
 from vanilla_transformer.modeling.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.training.acceleration import close_accelerator, make_accelerator
@@ -46,23 +46,6 @@ class Size:
     warm_up: int
     updates: int
     goal: float  # share of the peak
-
-
-def config_of(model: Dimensions) -> VanillaTransformerConfig:
-    return VanillaTransformerConfig(
-        vocab_size=model.vocabulary,
-        d_model=model.d_model,
-        d_ff=model.d_ff,
-        num_encoder_layers=model.layers,
-        num_decoder_layers=model.layers,
-        num_heads=model.heads,
-        dropout=model.dropout,
-        label_smoothing=SMOOTHING,
-        bos_token_id=BOS,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-    )
 
 
 def random_corpus(vocabulary: int, pairs: int) -> datasets.Dataset:
@@ -163,7 +146,7 @@ def train_ours(updates: Updates, device: torch.device, compiled: bool) -> tuple[
     if accelerator.device.type != device.type:
         raise RuntimeError(f"training runs on {accelerator.device.type}, and {device.type} was asked for")
     torch.manual_seed(SEED)
-    model = VanillaTransformerForConditionalGeneration(config_of(size.model))
+    model = VanillaTransformerForConditionalGeneration(config_of(size.model, SMOOTHING))
     wrapped, adam = accelerator.prepare(model, build_adam(model.to(accelerator.device).parameters()))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         run = RunFolder(Path(folder))

@@ -69,15 +69,20 @@ def watched(command: list[str], environment: dict[str, str] | None = None) -> St
     return Started(seconds, usage.ru_utime + usage.ru_stime, *peaks, "".join(stdout), said)
 
 
+def status(pid: int | str) -> dict[str, int]:
+    """The sizes of /proc/PID/status by their names, in bytes; a process that has ended has none."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    sizes = {name: value for name, _, value in (line.partition(":") for line in lines) if value.endswith(" kB")}
+    return {name: 1024 * int(value.split()[0]) for name, value in sizes.items()}
+
+
 def memory(pid: int) -> tuple[int, int]:
     """Anonymous and resident memory of a process and of its children at this moment, in bytes; 0 where it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        sizes = status(pid)
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     except OSError:
         return 0, 0
-    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    # "  1234 kB"; a process that has ended and was not waited for has none.
-    own = [1024 * int(sizes.get(name, "0 kB").split()[0]) for name in ("RssAnon", "VmRSS")]
+    own = [sizes.get(name, 0) for name in ("RssAnon", "VmRSS")]
     anonymous, resident = (sum(parts) for parts in zip(own, *(memory(int(child)) for child in children), strict=True))
     return anonymous, resident
