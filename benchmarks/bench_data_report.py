@@ -61,7 +61,7 @@ class Goal:
 
     def __str__(self) -> str:
         met = self.value >= self.bound if self.at_least else self.value <= self.bound
-        limit = "at least" if self.at_least else "at most"
+        limit = "no less than" if self.at_least else "no more than"
         return (
             f"- {'met' if met else 'MISSED'}: {self.said} {self.value:{self.form}}, "
             f"aimed at {limit} {self.bound:{self.form}}"

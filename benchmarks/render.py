@@ -26,7 +26,8 @@ HEAD = """# Results
 Made by `make results` from the files of [results](results); `python benchmarks/rescore.py` scores every hypotheses file
 again and compares the figures to the last digit. Other measurements:
 
-- speed: [training](results/bench_train.md), [decoding](results/bench_decode.md), [scale](results/bench_scale.md)
+- speed: [training](results/bench_train.md), [decoding](results/bench_decode.md), [data](results/bench_data.md),
+  [scale](results/bench_scale.md)
 - [what of dev and test stands in training too](results/overlap.md)
 - [scoring checked against published figures](results/scoring_check.md)
 - [converted models](results/conversions.md)
